@@ -63,7 +63,8 @@ pub(super) fn estimate(
             return SizeEstimate { bytes, rule: SizeRule::FileSize, streamed: None };
         }
         if let Some(weights) = HeaderFacts::weights_of(files) {
-            return SizeEstimate { bytes: weights + SPEECH_WORK + PROCESS, rule: SizeRule::Headers, streamed: None };
+            let beside = speech_size::of_speakers(source).unwrap_or(SPEECH_WORK);
+            return SizeEstimate { bytes: weights + beside + PROCESS, rule: SizeRule::Headers, streamed: None };
         }
     }
     if category == Category::Transcription

@@ -1,10 +1,11 @@
 //! The memory that a model of speech takes beside its weights: keys and values of the windows that it hears at the same
-//! time, and of their texts.
+//! time, and of their texts; keys and values of what it speaks.
 
 use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::ByteCount;
+use model_boss_weights::model_folder;
 use serde::Deserialize;
 
 /// The sizes in `config.json`, with those that `transformers` has where a file leaves them out.
@@ -47,6 +48,49 @@ pub(super) fn beside_weights(source: &Path, windows: u64, narrow: bool) -> ByteC
     shape.windows(windows, if narrow { 2 } else { 4 })
 }
 
+/// The sizes of a CSM, with those that `transformers` has where a file leaves them out.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default)]
+struct CsmShape {
+    num_hidden_layers: u64,
+    hidden_size: u64,
+    num_attention_heads: u64,
+    num_key_value_heads: u64,
+    head_dim: Option<u64>,
+    max_position_embeddings: u64,
+}
+
+impl Default for CsmShape {
+    fn default() -> Self {
+        Self {
+            num_hidden_layers: 16,
+            hidden_size: 2048,
+            num_attention_heads: 32,
+            num_key_value_heads: 8,
+            head_dim: None,
+            max_position_embeddings: 2048,
+        }
+    }
+}
+
+/// Rows of the widest layers, heads of codebooks in 32 bits, and sound.
+const CSM_WORK: u64 = 384 << 20;
+
+/// The memory of a model that speaks by a decoder: keys and values of the longest part, twice while they grow. None for
+/// other models.
+pub(super) fn of_speakers(source: &Path) -> Option<ByteCount> {
+    #[derive(Deserialize)]
+    struct Kind {
+        model_type: String,
+    }
+    let text = text_beside_weights(&model_folder(source).join("config.json"), CONFIG)?;
+    serde_json::from_str::<Kind>(&text).ok().filter(|kind| kind.model_type == "csm")?;
+    let shape: CsmShape = serde_json::from_str(&text).ok()?;
+    let head = shape.head_dim.unwrap_or(shape.hidden_size / shape.num_attention_heads.max(1));
+    let sizes = [2, 2, 4, shape.num_hidden_layers, shape.num_key_value_heads, head, shape.max_position_embeddings];
+    Some(ByteCount(sizes.into_iter().fold(1, u64::saturating_mul).saturating_add(CSM_WORK)))
+}
+
 impl SpeechShape {
     fn windows(self, windows: u64, element: u64) -> ByteCount {
         let product = |factors: &[u64]| factors.iter().copied().fold(1, u64::saturating_mul);
@@ -76,5 +120,16 @@ mod tests {
         assert_eq!(beside_weights(folder.path(), 3, false), two.windows(3, 4));
         let huge = SpeechShape { d_model: u64::MAX, ..LARGEST };
         assert_eq!(huge.windows(u64::MAX, 4), ByteCount(u64::MAX));
+    }
+
+    #[test]
+    fn rc_28_a_speaker_with_a_decoder_keeps_keys_and_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |text: &str| std::fs::write(folder.path().join("config.json"), text).unwrap();
+        write(r#"{"model_type":"vits"}"#);
+        assert_eq!(of_speakers(folder.path()), None);
+        write(r#"{"model_type":"csm"}"#);
+        // Of CSM-1B: 16 layers, 8 heads of 64, 2,048 positions, 32 bits, twice.
+        assert_eq!(of_speakers(folder.path()), Some(ByteCount((256 << 20) + CSM_WORK)));
     }
 }

@@ -28,10 +28,15 @@ pub(super) fn voices_of(manifest: &Manifest, source: &Path) -> Vec<SpeechVoice> 
     voices
 }
 
-/// The voices of a VITS model: its speakers by their numbers.
+/// Speakers of CSM. The model knows any number, and most recordings that it heard have two.
+const CSM_VOICES: u64 = 2;
+
+/// The voices of a model: its speakers by their numbers.
 fn of_files(source: &Path) -> Vec<SpeechVoice> {
     #[derive(Deserialize)]
     struct SpeakerFields {
+        #[serde(default)]
+        model_type: String,
         #[serde(default = "one")]
         num_speakers: u64,
         #[serde(default)]
@@ -49,6 +54,10 @@ fn of_files(source: &Path) -> Vec<SpeechVoice> {
     let Some(fields) = config.and_then(|text| serde_json::from_str::<SpeakerFields>(&text).ok()) else {
         return Vec::new();
     };
+    if fields.model_type == "csm" {
+        let voice = |at: u64| SpeechVoice { id: at.to_string(), name: None, language: Some("en".to_owned()) };
+        return (0..CSM_VOICES).map(voice).collect();
+    }
     let letters = text_beside_weights(&folder.join("tokenizer_config.json"), CONFIG);
     let letters: LanguageField = letters.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let voice = |id: String| SpeechVoice { id, name: None, language: letters.language.clone() };
@@ -85,5 +94,7 @@ mod tests {
         write("config.json", r#"{"model_type":"vits","num_speakers":2,"speaker_embedding_size":4}"#);
         write("tokenizer_config.json", r#"{"language":"eng"}"#);
         assert_eq!(ids(model), [pair("0", Some("eng")), pair("1", Some("eng"))]);
+        write("config.json", r#"{"model_type":"csm"}"#);
+        assert_eq!(ids(model), [pair("0", Some("en")), pair("1", Some("en"))]);
     }
 }

@@ -1,5 +1,5 @@
 //! Models that speak beside `transformers`: tiny random ones of several shapes, from `scripts/reference/vits.py`, with
-//! the noise of the same seeds.
+//! the noise of the same seeds, and from `scripts/reference/csm.py`, with the most likely codes.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_candle::load_speaker;
-use model_boss_engine::{PartEnd, Speaker, SpeechListener, SpokenPart, TorchGenerator};
+use model_boss_engine::{PartEnd, Speaker, SpeakerMemory, SpeechListener, SpokenPart, TorchGenerator};
 use model_boss_protocol::DeviceId;
 use rule::{TensorRule, safetensors};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 #[derive(Deserialize)]
@@ -22,6 +23,23 @@ struct SpeechCase {
     files: BTreeMap<String, Value>,
     weights: BTreeMap<String, WeightRules>,
     spoken: Vec<SpokenCase>,
+}
+
+/// A case with models of the kind `csm`.
+#[derive(Deserialize)]
+struct CsmCase {
+    case: String,
+    files: BTreeMap<String, Value>,
+    weights: BTreeMap<String, WeightRules>,
+    spoken: Vec<CsmSpoken>,
+}
+
+#[derive(Deserialize)]
+struct CsmSpoken {
+    text: String,
+    voice: usize,
+    frames: Vec<Vec<u32>>,
+    samples: Vec<f32>,
 }
 
 #[derive(Deserialize)]
@@ -41,27 +59,38 @@ struct SpokenCase {
 }
 
 fn cases() -> Vec<SpeechCase> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/speech");
+    cases_in("tests/speech")
+}
+
+fn cases_in<T: DeserializeOwned>(folder: &str) -> Vec<T> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     paths.iter().map(|path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()).collect()
 }
 
-impl SpeechCase {
-    fn write(&self, folder: &Path) {
-        for (name, text) in &self.files {
-            std::fs::write(folder.join(name), text.to_string()).unwrap();
-        }
-        for (name, rules) in &self.weights {
-            std::fs::write(folder.join(name), safetensors(&rules.tensors, rules.seed)).unwrap();
-        }
+fn write(folder: &Path, files: &BTreeMap<String, Value>, weights: &BTreeMap<String, WeightRules>) {
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text.to_string()).unwrap();
     }
+    for (name, rules) in weights {
+        std::fs::write(folder.join(name), safetensors(&rules.tensors, rules.seed)).unwrap();
+    }
+}
 
+fn load(
+    files: &BTreeMap<String, Value>,
+    weights: &BTreeMap<String, WeightRules>,
+) -> (tempfile::TempDir, Box<dyn Speaker>) {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), files, weights);
+    let speaker = load_speaker(folder.path(), &DeviceId::Cpu, &mut |_| {}).unwrap();
+    (folder, speaker)
+}
+
+impl SpeechCase {
     fn load(&self) -> (tempfile::TempDir, Box<dyn Speaker>) {
-        let folder = tempfile::tempdir().unwrap();
-        self.write(folder.path());
-        let speaker = load_speaker(folder.path(), &DeviceId::Cpu, &mut |_| {}).unwrap();
-        (folder, speaker)
+        load(&self.files, &self.weights)
     }
 }
 
@@ -97,7 +126,7 @@ fn speak_to(speaker: &dyn Speaker, case: &SpokenCase, ear: &mut Ear) -> PartEnd 
     let symbols = speaker.symbols(&case.text, false).unwrap();
     assert_eq!(symbols, case.symbols, "{:?}", case.text);
     let part = SpokenPart { symbols: &symbols, voice: case.voice, speed: case.speed };
-    speaker.speak(&part, &mut TorchGenerator::seeded(case.seed), ear).unwrap()
+    speaker.speak(&part, &mut None, &mut TorchGenerator::seeded(case.seed), ear).unwrap()
 }
 
 fn speak(speaker: &dyn Speaker, case: &SpokenCase) -> Ear {
@@ -144,6 +173,80 @@ fn rc_28_long_sound_is_heard_in_pieces_that_do_not_matter_and_others_are_spoken_
     }
 }
 
+fn farthest(ours: &[f32], theirs: &[f32]) -> f32 {
+    ours.iter().zip(theirs).map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max)
+}
+
+/// Says a text after those that the memory is of.
+fn say(speaker: &dyn Speaker, spoken: &CsmSpoken, memory: &mut SpeakerMemory, ear: &mut Ear) -> PartEnd {
+    let symbols = speaker.symbols(&spoken.text, false).unwrap();
+    let part = SpokenPart { symbols: &symbols, voice: spoken.voice, speed: 1.0 };
+    speaker.speak(&part, memory, &mut TorchGenerator::seeded(1), ear).unwrap()
+}
+
+#[test]
+fn rc_28_csm_says_what_transformers_says_and_keeps_its_voice() {
+    let cases: Vec<CsmCase> = cases_in("tests/csm");
+    assert!(cases.len() >= 4);
+    for case in cases {
+        let (_folder, speaker) = load(&case.files, &case.weights);
+        let mut memory = None;
+        for spoken in &case.spoken {
+            let mut ear = Ear::default();
+            let ended = say(speaker.as_ref(), spoken, &mut memory, &mut ear);
+            assert_eq!(ended, PartEnd::Spoken { frames: spoken.frames.len() }, "{}: {:?}", case.case, spoken.text);
+            assert_eq!(ear.samples.len(), spoken.samples.len(), "{}: {:?}", case.case, spoken.text);
+            let worst = farthest(&ear.samples, &spoken.samples);
+            eprintln!("{}: {:?} differs by {worst:.1e}", case.case, spoken.text);
+            assert!(worst < 5e-4, "{}: {:?} differs by {worst}", case.case, spoken.text);
+            assert!(ear.pieces > 1, "it is heard while it is made");
+            // Stopped in the middle of it, nothing is kept of it.
+            let mut ear = Ear { stops_at: Some(spoken.frames.len()), ..Ear::default() };
+            let mut other = None;
+            assert_eq!(say(speaker.as_ref(), spoken, &mut other, &mut ear), PartEnd::Stopped);
+            assert!(other.is_none() && ear.samples.len() < spoken.samples.len());
+        }
+    }
+}
+
+#[test]
+fn rc_28_csm_draws_by_its_seed_and_names_what_it_cannot_use() {
+    let mut case: CsmCase = cases_in::<CsmCase>("tests/csm").remove(0);
+    case.files.insert(
+        "generation_config.json".to_owned(),
+        serde_json::json!({ "do_sample": true, "depth_decoder_do_sample": true, "depth_decoder_top_k": 3, "max_new_tokens": 9 }),
+    );
+    let (folder, speaker) = load(&case.files, &case.weights);
+    let symbols = speaker.symbols("hello", false).unwrap();
+    let say = |seed: u64| {
+        let mut ear = Ear::default();
+        let part = SpokenPart { symbols: &symbols, voice: 1, speed: 1.0 };
+        speaker.speak(&part, &mut None, &mut TorchGenerator::seeded(seed), &mut ear).unwrap();
+        ear.samples
+    };
+    assert_eq!(say(1), say(1));
+    assert_ne!(say(1), say(2));
+    assert_eq!(speaker.symbols(" ", false), Ok(Vec::new()));
+    assert!(speaker.symbols("hello", true).unwrap_err().contains("phonemes"));
+    let marks = speaker.symbols("a<|end_of_text|>", false).unwrap();
+    assert!(marks.iter().all(|token| *token > 4), "{marks:?} has a mark");
+    let refused = |key: &str, value: Value, words: &[&str]| {
+        let mut config = case.files["config.json"].clone();
+        *config.pointer_mut(key).unwrap() = value;
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let Err(error) = load_speaker(folder.path(), &DeviceId::Cpu, &mut |_| {}) else { panic!("{key} was taken") };
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+    };
+    refused("/hidden_size", 32.into(), &["backbone_hidden_size is 24, and 32"]);
+    refused("/num_codebooks", 3.into(), &["num_codebooks is 3", "4"]);
+    refused("/text_vocab_size", 70.into(), &["embed_text_tokens.weight", "[70, 24]"]);
+    refused("/codec_config/use_causal_conv", false.into(), &["not causal"]);
+    refused("/codec_config/num_semantic_quantizers", 4.into(), &["4 of 4 codebooks"]);
+    refused("/codec_config/sliding_window", 0.into(), &["a size is not from 1"]);
+    refused("/codec_config/hidden_act", "mish".into(), &["'mish'"]);
+    refused("/depth_decoder_config/vocab_size", 20.into(), &["vocab_size is 20, and 33"]);
+}
+
 #[test]
 fn rc_28_bad_files_and_texts_are_named() {
     let mut cases = cases();
@@ -151,7 +254,7 @@ fn rc_28_bad_files_and_texts_are_named() {
     let (folder, speaker) = case.load();
     assert_eq!(speaker.symbols("?!…", false), Ok(Vec::new()));
     let part = SpokenPart { symbols: &[9_999], voice: 0, speed: 1.0 };
-    assert!(speaker.speak(&part, &mut TorchGenerator::seeded(1), &mut Ear::default()).is_err());
+    assert!(speaker.speak(&part, &mut None, &mut TorchGenerator::seeded(1), &mut Ear::default()).is_err());
     let refused = |file: &str, text: &str, words: &[&str]| {
         let before = std::fs::read_to_string(folder.path().join(file)).unwrap();
         std::fs::write(folder.path().join(file), text).unwrap();

@@ -41,7 +41,7 @@ pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use label_shares::LabelShares;
 pub use places::{PlaceReport, PlaceUse};
 pub use sight::{SightInfo, TextLetters};
-pub use speaker::{PartEnd, Speaker, SpeakerInfo, SpeechListener, SpokenPart};
+pub use speaker::{PartEnd, Speaker, SpeakerInfo, SpeakerMemory, SpeechListener, SpokenPart};
 pub use text_engine::{DraftUse, TextEngine, TextEngineSettings};
 pub use text_steps::TextSteps;
 pub use torch_generator::TorchGenerator;

@@ -1,5 +1,6 @@
 //! The contract of models that speak: a part of a text in, samples out as they are computed.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use model_boss_protocol::SpeechVoice;
@@ -21,7 +22,12 @@ pub struct SpeakerInfo {
     pub workspace_bytes: u64,
     /// The most characters of a part.
     pub longest_part: usize,
+    /// Whether it speaks at any speed, and not at its own only.
+    pub has_speeds: bool,
 }
+
+/// What a model keeps from one part of a text to the next, such as what its voice was like. None before the first.
+pub type SpeakerMemory = Option<Box<dyn Any + Send + Sync>>;
 
 /// A part of a text, such as a sentence, and how it is spoken.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,13 +77,14 @@ pub trait Speaker: Send + Sync {
     /// The reason why the text cannot be spoken, for the client.
     fn symbols(&self, text: &str, phonemes: bool) -> Result<Vec<u32>, String>;
 
-    /// Speaks a part. The noise that the model draws is the generator's.
+    /// Speaks a part. The noise that the model draws is the generator's. The memory is that of the text's earlier parts.
     ///
     /// # Errors
     /// The device failed, or has too little memory.
     fn speak(
         &self,
         part: &SpokenPart<'_>,
+        memory: &mut SpeakerMemory,
         random: &mut TorchGenerator,
         listener: &mut dyn SpeechListener,
     ) -> Result<PartEnd, DecoderError>;

@@ -50,6 +50,11 @@ impl TorchGenerator {
         word ^ (word >> 18)
     }
 
+    /// A number of 64 bits.
+    pub fn number(&mut self) -> u64 {
+        u64::from(self.word()) << 32 | u64::from(self.word())
+    }
+
     /// A number from 0 to 1 with 24 bits.
     fn narrow(&mut self) -> f32 {
         (self.word() & ((1 << 24) - 1)) as f32 / (1 << 24) as f32

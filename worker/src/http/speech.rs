@@ -144,6 +144,10 @@ fn wish_of(fields: &RequestFields<'_>, speaking: &Speaking, worker: &WorkerState
     };
     let (slowest, fastest) = SPEECH_SPEEDS;
     let speed = fields.number(&["speed"], f64::from(slowest)..=f64::from(fastest))?.unwrap_or(1.0);
+    if speed != 1.0 && !speaking.has_speeds() {
+        let message = "this voice speaks at its own speed only: leave 'speed' out, or choose another voice";
+        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("speed"));
+    }
     let seed = match fields.get::<u64>("seed")? {
         Some(seed) => seed,
         None => rand_seed(),

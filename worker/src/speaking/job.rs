@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use model_boss_engine::TorchGenerator;
+use model_boss_engine::{SpeakerMemory, TorchGenerator};
 use model_boss_protocol::Priority;
 use tokio::sync::mpsc;
 
@@ -37,6 +37,8 @@ pub(crate) struct SpeechJob {
     pub(crate) speed: f32,
     /// The noise of all parts, one after the other.
     pub(crate) random: TorchGenerator,
+    /// What the model keeps from one part to the next.
+    pub(crate) memory: SpeakerMemory,
     pub(crate) priority: Priority,
     pub(crate) reply: PieceSender,
     /// The cost so far.

@@ -171,6 +171,7 @@ mod tests {
                 voice: 0,
                 speed: 1.0,
                 random: TorchGenerator::seeded(0),
+                memory: None,
                 priority: Priority::new(priority).unwrap(),
                 reply,
                 usage: SpokenUsage::default(),

@@ -66,6 +66,14 @@ impl Speaking {
         &self.voices
     }
 
+    /// Whether it speaks at any speed.
+    pub(crate) fn has_speeds(&self) -> bool {
+        match &self.by {
+            SpeakingBy::Model { speaker, .. } => speaker.info().has_speeds,
+            SpeakingBy::Program(_) => true,
+        }
+    }
+
     /// The use of devices, and the most bytes beside the weights.
     pub(crate) fn device_use(&self) -> (&[PlaceUse], u64) {
         match &self.by {
@@ -114,6 +122,7 @@ async fn by_model(
         voice: wish.voice,
         speed: wish.speed,
         random: TorchGenerator::seeded(wish.seed),
+        memory: None,
         priority: wish.priority,
         reply,
         usage: SpokenUsage::default(),

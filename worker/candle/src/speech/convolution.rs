@@ -13,12 +13,15 @@ pub(super) enum InputActivation {
     Nothing,
     /// Negative numbers are multiplied by this.
     Leaky(f32),
+    /// Negative numbers become their exponential less 1 (ELU: Clevert et al., 2015, arXiv 1511.07289).
+    Elu,
 }
 
 impl InputActivation {
     fn of(self, x: f32) -> f32 {
         match self {
             Self::Leaky(slope) if x < 0.0 => x * slope,
+            Self::Elu if x < 0.0 => x.exp_m1(),
             _ => x,
         }
     }
@@ -27,7 +30,30 @@ impl InputActivation {
         match self {
             Self::Nothing => Ok(x.clone()),
             Self::Leaky(slope) => x.maximum(&(x * f64::from(slope))?),
+            Self::Elu => x.elu(1.0),
         }
+    }
+}
+
+/// The last moments before those of a piece of sound, for one convolution of one part. They are silence at first.
+#[derive(Default)]
+pub(super) struct MomentsBefore(Option<Tensor>);
+
+impl MomentsBefore {
+    /// The moments of a piece with so many before them, of which the last are kept for the next piece.
+    fn joined(&mut self, x: &Tensor, before: usize) -> Result<Tensor> {
+        if before == 0 {
+            return Ok(x.clone());
+        }
+        let (moments, width) = x.dims2()?;
+        let earlier = match self.0.take() {
+            Some(earlier) => earlier,
+            None => Tensor::zeros((before, width), x.dtype(), x.device())?,
+        };
+        let joined = Tensor::cat(&[&earlier, x], 0)?;
+        // A copy: the whole piece need not stay.
+        self.0 = Some(joined.narrow(0, moments, before)?.force_contiguous()?);
+        Ok(joined)
     }
 }
 
@@ -65,6 +91,11 @@ impl TimeConvolution {
     pub(super) fn same(&self, x: &Tensor, before: InputActivation) -> Result<Tensor> {
         let more = self.shape.more();
         self.padded(x, before, (more / 2, more.div_ceil(2)))
+    }
+
+    /// As many moments as the piece has, each made of those before it.
+    pub(super) fn causal(&self, x: &Tensor, before: InputActivation, earlier: &mut MomentsBefore) -> Result<Tensor> {
+        self.padded(&earlier.joined(x, self.shape.more())?, before, (0, 0))
     }
 
     /// With so many moments of silence on the left and the right.
@@ -136,6 +167,14 @@ impl Upsampling {
         let weight = weight.reshape((stride * outs, moments, ins))?;
         let bias = bias.map(|bias| bias.repeat(stride)).transpose()?;
         Ok(Self { convolution: TimeConvolution::new(&weight, bias, 1)?, form, taps, outs })
+    }
+
+    /// A piece whose results are made of the moments before them: `[moments, ins]` → `[moments stride, outs]`. What
+    /// reaches behind the piece comes with the next one.
+    pub(super) fn causal(&self, x: &Tensor, before: InputActivation, earlier: &mut MomentsBefore) -> Result<Tensor> {
+        let more = self.taps.div_ceil(self.form.stride) - 1;
+        let y = self.convolution.padded(&earlier.joined(x, more)?, before, (0, 0))?;
+        y.reshape((x.dim(0)? * self.form.stride, self.outs))
     }
 
     /// `[moments, ins]` → `[(moments - 1) stride + taps - 2 padding, outs]`.

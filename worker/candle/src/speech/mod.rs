@@ -1,6 +1,10 @@
 //! Models that speak: text in, samples out. Rows of tensors are moments, one behind the other.
 
+mod causal;
+mod codec;
+mod config;
 mod convolution;
+mod csm;
 mod vits;
 mod weights;
 
@@ -10,7 +14,9 @@ use model_boss_engine::Speaker;
 use model_boss_protocol::DeviceId;
 
 use crate::device;
+use crate::encoder::facts::model_type;
 use crate::error::{LoadError, ModelError};
+use crate::files::read_config;
 
 /// Loads a model that speaks and reports the progress, as a share from 0 to 1. The path is a folder of `transformers`.
 pub fn load_speaker(
@@ -23,5 +29,12 @@ pub fn load_speaker(
         ModelError::Device(error) => LoadError::DeviceLost { device: on.clone(), why: error.to_string() },
         reason => LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) },
     };
-    vits::load(source, (on, &device), progress).map(|speaker| Box::new(speaker) as Box<dyn Speaker>).map_err(failed)
+    let config = read_config(source).map_err(failed)?;
+    let on = (on, &device);
+    match model_type(&config).as_deref() {
+        Some("csm") => csm::load(source, on, progress).map(|speaker| Box::new(speaker) as Box<dyn Speaker>),
+        // Files without a kind are taken for the most usual one.
+        _ => vits::load(source, on, progress).map(|speaker| Box::new(speaker) as Box<dyn Speaker>),
+    }
+    .map_err(failed)
 }

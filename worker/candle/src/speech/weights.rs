@@ -10,7 +10,7 @@ use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::Norm;
 use crate::matrix::Matrix;
 use crate::read::reader::WeightReader;
-use crate::spec::NormSpec;
+use crate::spec::{NormKind, NormSpec};
 
 /// A convolution's sizes, as its model's configuration has them.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,8 @@ impl SpeechWeights<'_, '_> {
         self.placed(joined())
     }
 
-    fn bias(&mut self, path: &str, outs: usize) -> Result<Option<Tensor>, ModelError> {
+    /// The bias at a path, where the files have one.
+    pub(super) fn bias(&mut self, path: &str, outs: usize) -> Result<Option<Tensor>, ModelError> {
         let name = format!("{path}.bias");
         if self.has(&name) { self.tensor(&name, &[outs]).map(Some) } else { Ok(None) }
     }
@@ -80,6 +81,23 @@ impl SpeechWeights<'_, '_> {
         let weight = self.weight(path, &[outs, ins])?;
         let linear = Linear::new(Matrix::Tensor(weight), self.bias(path, outs)?).in_panels();
         linear.map_err(|error| ModelError::Device(device::failure(&error)))
+    }
+
+    /// A product in the form in which its matrix is stored, with a bias where the files have one: for large models, of
+    /// which few rows are computed at a time.
+    pub(super) fn product(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
+        let matrix = self.rows(&format!("{path}.weight"), [outs, ins])?;
+        Ok(Linear::new(matrix, self.bias(path, outs)?))
+    }
+
+    /// A matrix of which rows are looked up, in the form in which it is stored.
+    pub(super) fn rows(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
+        let stored = self.reader.files().get(name)?.shape.clone();
+        if stored != shape {
+            let what = format!("has the shape {stored:?}, config.json makes it {shape:?}");
+            return Err(ModelError::Tensor { name: name.to_owned(), what });
+        }
+        self.reader.matrix(name)
     }
 
     /// A convolution of each moment by itself, which is a product.
@@ -123,9 +141,25 @@ impl SpeechWeights<'_, '_> {
         made.map_err(|error| ModelError::Device(device::failure(&error)))
     }
 
-    /// A norm with weight and bias.
+    /// The same for sound that comes piece by piece. Each of the groups makes its own numbers of its own numbers.
+    pub(super) fn causal_upsampling(
+        &mut self,
+        path: &str,
+        ConvolutionSizes { outs, ins, taps, .. }: ConvolutionSizes,
+        stride: usize,
+        groups: usize,
+    ) -> Result<Upsampling, ModelError> {
+        let weight = self.weight(path, &[ins, outs / groups, taps])?;
+        let bias = self.bias(path, outs)?;
+        let made = ungrouped(&weight, groups)
+            .and_then(|weight| Upsampling::new(&weight, bias, Convolved { stride, padding: 0 }));
+        made.map_err(|error| ModelError::Device(device::failure(&error)))
+    }
+
+    /// A norm with its weight and, where its kind has one, its bias.
     pub(super) fn norm(&mut self, path: &str, width: usize, spec: NormSpec) -> Result<Norm, ModelError> {
-        for part in ["weight", "bias"] {
+        let parts: &[&str] = if spec.kind == NormKind::LayerWithBias { &["weight", "bias"] } else { &["weight"] };
+        for part in parts {
             let name = format!("{path}.{part}");
             let stored = self.reader.files().get(&name)?;
             if stored.shape != [width] {
@@ -138,4 +172,18 @@ impl SpeechWeights<'_, '_> {
 
     /// The types of the device are f32 for all of a model that speaks.
     pub(super) const TYPE: DType = DType::F32;
+}
+
+/// The weight `[ins, outs, taps]` of a convolution in groups, `[ins, outs / groups, taps]`, with zeros between groups.
+fn ungrouped(weight: &Tensor, groups: usize) -> CandleResult<Tensor> {
+    if groups == 1 {
+        return Ok(weight.clone());
+    }
+    let ins = weight.dim(0)? / groups;
+    let group = |at: usize| {
+        let own = weight.narrow(0, at * ins, ins)?;
+        let outs = own.dim(1)?;
+        own.pad_with_zeros(1, at * outs, (groups - 1 - at) * outs)
+    };
+    Tensor::cat(&(0..groups).map(group).collect::<CandleResult<Vec<_>>>()?, 0)
 }

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 
 use crate::error::ModelError;
-use crate::spec::{Activation, ConfigJsonError, NormKind, NormSpec};
+use crate::spec::{Activation, NormKind, NormSpec};
+use crate::speech::config::{activation, malformed};
 
 /// The largest size that any part may have.
 const MOST: usize = 1 << 16;
@@ -106,13 +107,7 @@ impl VitsSpec {
     }
 
     pub(super) fn activation(&self) -> Result<Activation, ModelError> {
-        Ok(match self.hidden_act.as_str() {
-            "relu" => Activation::Relu,
-            "gelu" => Activation::GeluErf,
-            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-            "silu" | "swish" => Activation::Silu,
-            other => return Err(malformed(format!("hidden_act '{other}' is not known in VITS"))),
-        })
+        activation(&self.hidden_act)
     }
 
     pub(super) fn norm(&self) -> NormSpec {
@@ -219,8 +214,4 @@ impl VitsSpec {
         }
         Ok(())
     }
-}
-
-pub(super) fn malformed(what: String) -> ModelError {
-    ModelError::Config(ConfigJsonError::Malformed(what))
 }

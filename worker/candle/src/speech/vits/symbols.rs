@@ -8,8 +8,8 @@ use model_boss_weights::{SmallFileError, read_small_file};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::spec::malformed;
 use crate::error::ModelError;
+use crate::speech::config::malformed;
 
 /// The limit on each file, in bytes.
 const LONGEST: u64 = 1 << 20;

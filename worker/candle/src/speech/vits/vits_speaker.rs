@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result as CandleResult, Tensor};
 use model_boss_engine::{
-    DecoderError, PartEnd, PlaceUse, Speaker, SpeakerInfo, SpeechListener, SpokenPart, TorchGenerator,
+    DecoderError, PartEnd, PlaceUse, Speaker, SpeakerInfo, SpeakerMemory, SpeechListener, SpokenPart, TorchGenerator,
 };
 use model_boss_kernels::KvElement;
 use model_boss_protocol::{DeviceId, SpeechVoice};
@@ -81,6 +81,7 @@ pub(in crate::speech) fn load(
         weight_bytes,
         workspace_bytes: WORKSPACE,
         longest_part: LONGEST_PART,
+        has_speeds: true,
     };
     let (device, places) = (device.clone(), [place].into());
     Ok(VitsSpeaker { info, places, symbols, spec, device, text, durations, flow, decoder, speakers })
@@ -161,6 +162,7 @@ impl Speaker for VitsSpeaker {
     fn speak(
         &self,
         part: &SpokenPart<'_>,
+        _memory: &mut SpeakerMemory,
         random: &mut TorchGenerator,
         listener: &mut dyn SpeechListener,
     ) -> Result<PartEnd, DecoderError> {
