@@ -155,6 +155,16 @@ async fn rc_26_a_job_that_runs_at_a_shutdown_waits_and_runs_again() {
     model.worker().await.held().await;
     let running = boss.read(&format!("{JOBS}/{id}")).await;
     assert_eq!((&running["state"], &running["progress"]["model"]), (&json!("running"), &json!("alpha")), "{running}");
+    // A stream's latest text is shown while it comes.
+    let mut streamed = question("alpha", "?");
+    streamed["stream"] = json!(true);
+    let other = submit(&boss, "chat", streamed).await;
+    let preview = async || {
+        let job = boss.read(&format!("{JOBS}/{other}")).await;
+        job["progress"]["preview"].as_str().map(str::to_owned)
+    };
+    let preview = until(PATIENCE, "a preview comes", preview).await;
+    assert!(!preview.trim().is_empty(), "{preview:?}");
     // The shutdown does not wait for the job, which nobody waits for.
     boss.finish().await;
     model.behave(Behaviour::default());

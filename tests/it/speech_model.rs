@@ -12,7 +12,12 @@ const SPEECH: &str = "/v1/audio/speech";
 
 /// A case of `scripts/reference/vits.py` as the model of its name.
 fn model(sandbox: &Sandbox, name: &str, manifest: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../worker/candle/tests/speech/{name}.json"));
+    model_of(sandbox, "speech", name, manifest)
+}
+
+/// A case in a folder of the worker's tests as the model of its name.
+fn model_of(sandbox: &Sandbox, cases: &str, name: &str, manifest: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../worker/candle/tests/{cases}/{name}.json"));
     let case: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let folder = sandbox.path("models").join(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -63,6 +68,34 @@ async fn rc_28_a_model_says_through_the_coordinator_what_the_reference_says() {
     assert_eq!((&shown["category"], &shown["voices"][0]["language"]), (&json!("tts"), &json!("eng")));
     let health = boss.read("/api/v1/health").await;
     assert_eq!(health["all_models_loaded"].as_array().unwrap().len(), 2, "{health}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_28_csm_speaks_through_the_coordinator_at_its_own_speed() {
+    let sandbox = Sandbox::new();
+    let case = model_of(&sandbox, "csm", "plain", "voices = { maya = \"1\" }");
+    let boss = sandbox.start_with_real_worker().await;
+    let ask = async |body: Value| boss.client().post(SPEECH, &body).await;
+    let spoken = &case["spoken"][0];
+    let answer = ask(json!({ "model": "plain", "input": spoken["text"], "response_format": "wav" })).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    let heard = samples(&answer.body);
+    let expected: Vec<f64> = serde_json::from_value(spoken["samples"].clone()).unwrap();
+    assert_eq!(heard.len(), expected.len());
+    // The samples of a model without training go beyond what a file can hold.
+    for (ours, theirs) in heard.iter().zip(&expected) {
+        assert!((ours - theirs.clamp(-1.0, 1.0)).abs() < 1e-3, "{ours} {theirs}");
+    }
+    let other = ask(json!({ "model": "plain", "input": spoken["text"], "voice": "maya" })).await;
+    assert_eq!(other.status, StatusCode::OK, "{other:?}");
+    assert_ne!(other.body, answer.body);
+    let refused = ask(json!({ "model": "plain", "input": "hello", "speed": 1.5 })).await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::BAD_REQUEST, "unsupported_by_model"));
+    assert!(refused.error_message().contains("its own speed"), "{refused:?}");
+    let shown = boss.read("/v1/models/plain").await;
+    let ids: Vec<&Value> = shown["voices"].as_array().unwrap().iter().map(|voice| &voice["id"]).collect();
+    assert_eq!((&shown["category"], ids), (&json!("tts"), vec![&json!("0"), &json!("1"), &json!("maya")]), "{shown}");
     boss.finish().await;
 }
 

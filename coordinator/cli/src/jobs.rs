@@ -174,6 +174,11 @@ fn shown(job: &Value) -> String {
     if let (Some(tokens), Some(bytes)) = (job["progress"]["tokens"].as_u64(), job["progress"]["bytes"].as_u64()) {
         lines.push(format!("{tokens} tokens and {bytes} bytes of the answer so far"));
     }
+    if let Some(preview) = job["progress"]["preview"].as_str() {
+        // A client's text decides nothing about the terminal.
+        let preview: String = preview.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+        lines.push(format!("… {}", preview.trim()));
+    }
     if let Some(result) = job["result"].as_object() {
         let field = |name: &str| result.get(name).map(text).unwrap_or_default();
         lines.push(format!("result: {} bytes of {} by {}", field("bytes"), field("content_type"), field("model")));

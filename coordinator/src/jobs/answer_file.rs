@@ -1,8 +1,8 @@
 //! The answer of a job's request as a file, and the facts and errors that it has.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,6 +12,7 @@ use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http_body_util::BodyExt;
 use model_boss_jobs::{DraftFile, JobError, JobFolder, KeptAnswer, KeptKind};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 /// The bytes that are written at once.
@@ -20,6 +21,8 @@ const PIECE: usize = 256 << 10;
 const MAX_ERROR: usize = 64 << 10;
 /// The end of a stream in which its error is looked for.
 const TAIL: usize = 16 << 10;
+/// The most characters of a preview.
+const PREVIEW: usize = 200;
 /// The longest message of an error that is kept with a job.
 const MAX_MESSAGE: usize = 4 << 10;
 
@@ -29,6 +32,39 @@ pub(super) struct AnswerMeter {
     pub(super) bytes: AtomicU64,
     /// The events of a stream: one for each token, mostly.
     pub(super) events: AtomicU64,
+    /// The latest bytes of a stream.
+    tail: Mutex<Vec<u8>>,
+}
+
+impl AnswerMeter {
+    fn keep(&self, data: &[u8]) {
+        let mut tail = self.tail();
+        tail.extend_from_slice(data);
+        let over = tail.len().saturating_sub(TAIL);
+        if over > TAIL {
+            tail.drain(..over);
+        }
+    }
+
+    fn tail(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The latest text of a stream; none of answers that are no streams of text. It is read when it is asked for.
+    pub(super) fn preview(&self) -> Option<String> {
+        let tail = String::from_utf8_lossy(&self.tail()).into_owned();
+        let events = tail.lines().filter_map(|line| line.strip_prefix("data: "));
+        let texts = events.filter_map(|event| text_of(&serde_json::from_str(event).ok()?));
+        let text = texts.collect::<String>();
+        let skipped = text.chars().count().saturating_sub(PREVIEW);
+        (!text.is_empty()).then(|| text.chars().skip(skipped).collect())
+    }
+}
+
+/// The text of an event, in any of the forms in which routes stream it.
+fn text_of(event: &Value) -> Option<String> {
+    let places = ["/choices/0/delta/content", "/choices/0/text", "/delta/text", "/delta"];
+    places.into_iter().find_map(|place| event.pointer(place)?.as_str().map(str::to_owned))
 }
 
 /// The result of a request.
@@ -89,7 +125,9 @@ async fn write_body(
     meter: &Arc<AnswerMeter>,
     is_stream: bool,
 ) -> Result<u64, BodyFault> {
-    let (mut piece, mut tail) = (Vec::new(), Vec::new());
+    // An earlier try of the same job may have left some.
+    meter.tail().clear();
+    let mut piece = Vec::new();
     loop {
         let frame = match body.frame().await {
             None => break,
@@ -100,7 +138,7 @@ async fn write_body(
         meter.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         if is_stream {
             meter.events.fetch_add(events_in(&data), Ordering::Relaxed);
-            keep_tail(&mut tail, &data);
+            meter.keep(&data);
         }
         piece.extend_from_slice(&data);
         if piece.len() >= PIECE {
@@ -108,7 +146,7 @@ async fn write_body(
             draft = on_disk(move || draft.write(&full).map(|()| draft)).await?;
         }
     }
-    if let Some(error) = error_in(&tail) {
+    if let Some(error) = error_in(&meter.tail()) {
         return Err(BodyFault::Stream(error));
     }
     on_disk(move || {
@@ -127,14 +165,6 @@ async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send 
 
 fn events_in(data: &Bytes) -> u64 {
     memchr::memmem::find_iter(data, b"data: ").count() as u64
-}
-
-fn keep_tail(tail: &mut Vec<u8>, data: &[u8]) {
-    tail.extend_from_slice(data);
-    let over = tail.len().saturating_sub(TAIL);
-    if over > TAIL {
-        tail.drain(..over);
-    }
 }
 
 /// The error of an answer, as the API writes it.
@@ -195,10 +225,31 @@ mod tests {
         let bad = b"data: {\"choices\":[]}\n\ndata: {\"error\":{\"message\":\"gone\",\"code\":\"worker_crashed\"}}\n\n";
         let error = error_in(bad).unwrap();
         assert_eq!((error.status, error.code.as_str(), error.message.as_str()), (502, "worker_crashed", "gone"));
-        let mut tail = Vec::new();
+        let meter = AnswerMeter::default();
         for _ in 0..10 {
-            keep_tail(&mut tail, &[b'x'; 10 << 10]);
+            meter.keep(&[b'x'; 10 << 10]);
         }
-        assert!(tail.len() <= 2 * TAIL);
+        assert!(meter.tail().len() <= 2 * TAIL);
+    }
+
+    #[test]
+    fn rc_26_a_streams_latest_text_is_its_preview_in_every_form() {
+        let meter = AnswerMeter::default();
+        assert_eq!(meter.preview(), None);
+        for event in [
+            r#"{"choices":[{"delta":{"role":"assistant"}}]}"#,
+            r#"{"choices":[{"delta":{"content":"one "}}]}"#,
+            r#"{"choices":[{"text":"two "}]}"#,
+            r#"{"type":"content_block_delta","delta":{"text":"three "}}"#,
+            r#"{"type":"response.output_text.delta","delta":"four "}"#,
+        ] {
+            meter.keep(format!("event: x\ndata: {event}\n\n").as_bytes());
+        }
+        meter.keep(b"data: {\"choices\":[{\"delta\":{\"con");
+        assert_eq!(meter.preview().as_deref(), Some("one two three four "));
+        for _ in 0..300 {
+            meter.keep("data: {\"delta\":\"\u{e4}\"}\n\n".as_bytes());
+        }
+        assert_eq!(meter.preview().unwrap(), "\u{e4}".repeat(PREVIEW));
     }
 }

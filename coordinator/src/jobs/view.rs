@@ -88,6 +88,8 @@ pub(crate) struct JobProgress {
     tokens: u64,
     /// The bytes of the answer so far.
     bytes: u64,
+    /// The latest text of a streamed answer, at most 200 characters.
+    preview: Option<String>,
 }
 
 /// The result of a job.
@@ -153,6 +155,7 @@ impl JobObject {
             },
             tokens: run.meter.events.load(Ordering::Relaxed),
             bytes: run.meter.bytes.load(Ordering::Relaxed),
+            preview: run.meter.preview(),
         });
         Self {
             id: record.id.to_string(),

@@ -103,6 +103,10 @@ async fn rc_28_long_sound_is_cut_into_chunks_or_read_on() {
         cut["segments"].as_array().unwrap().iter().map(|one| one["start"].as_f64().unwrap()).collect();
     assert!(starts.len() >= 6 && starts.is_sorted(), "{starts:?}");
     let on = asked(&rig, &[("response_format", "verbose_json"), ("chunking_strategy", "none")], 2.4).await.json();
+    let object = r#"{"type":"server_vad","threshold":0.4,"prefix_padding_ms":300,"silence_duration_ms":200}"#;
+    let by_object =
+        asked(&rig, &[("response_format", "verbose_json"), ("chunking_strategy", object)], 2.4).await.json();
+    assert_eq!(by_object["segments"], cut["segments"]);
     let seeks: Vec<u64> = on["segments"].as_array().unwrap().iter().map(|one| one["seek"].as_u64().unwrap()).collect();
     assert_eq!(seeks, [0, 0, 100, 100, 200, 200]);
     let silence = rig.send("POST", "/v1/audio/translations", FORM, &form(&[], &[])).await;
@@ -122,6 +126,9 @@ async fn rc_28_wrong_values_are_named() {
         ("timestamp_granularities[]", "word"),
         ("include[]", "everything"),
         ("chunking_strategy", "sometimes"),
+        ("chunking_strategy", r#"{"type":"server_vad","threshold":2}"#),
+        ("chunking_strategy", r#"{"type":"server_vad","silence_duration_ms":99999}"#),
+        ("chunking_strategy", r#"{"type":"server_vad","silence":1}"#),
         ("without_timestamps", "2"),
         ("condition_on_previous_text", "x"),
     ] {

@@ -38,11 +38,30 @@ pub(super) struct TranscriptRequest {
     keeps_context: bool,
 }
 
-/// OpenAI's object in `chunking_strategy`.
+/// OpenAI's object in `chunking_strategy`. Its numbers are for a detector of voices; quiet places are found without one,
+/// so that they are checked and change nothing.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ChunkingObject {
     #[serde(rename = "type")]
     kind: String,
+    threshold: Option<f64>,
+    prefix_padding_ms: Option<u64>,
+    silence_duration_ms: Option<u64>,
+}
+
+impl ChunkingObject {
+    fn check(&self) -> Result<(), String> {
+        if self.threshold.is_some_and(|threshold| !(0.0..=1.0).contains(&threshold)) {
+            return Err("threshold is from 0 to 1".to_owned());
+        }
+        let longest = 60_000;
+        let both = [("prefix_padding_ms", self.prefix_padding_ms), ("silence_duration_ms", self.silence_duration_ms)];
+        match both.into_iter().find(|(_, time)| time.is_some_and(|time| time > longest)) {
+            Some((name, _)) => Err(format!("{name} is at most {longest}")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl TranscriptRequest {
@@ -154,9 +173,13 @@ impl TranscriptRequest {
 
 fn chunking(told: Option<String>) -> Result<Chunking, ApiError> {
     let Some(told) = told else { return Ok(Chunking::Quiet) };
-    let kind = match serde_json::from_str::<ChunkingObject>(&told) {
-        Ok(object) => object.kind,
-        Err(_) => told.trim().trim_matches('"').to_owned(),
+    let is_object = told.trim_start().starts_with('{');
+    let kind = if is_object {
+        let object = serde_json::from_str::<ChunkingObject>(&told).map_err(|error| error.to_string());
+        let checked = object.and_then(|object| object.check().map(|()| object.kind));
+        checked.map_err(|why| ApiError::invalid("chunking_strategy", format!("'chunking_strategy': {why}")))?
+    } else {
+        told.trim().trim_matches('"').to_owned()
     };
     match kind.as_str() {
         "auto" | "server_vad" => Ok(Chunking::Quiet),
