@@ -20,14 +20,9 @@ import whisper_weights  # noqa: E402
 
 
 def recording(wav):
-    """At 16 kHz, by a polyphase filter."""
-    from scipy.signal import resample_poly
-
     samples, rate = soundfile.read(io.BytesIO(wav), dtype="float32")
-    if rate != 16000:
-        shared = numpy.gcd(16000, rate)
-        samples = resample_poly(samples, 16000 // shared, rate // shared).astype(numpy.float32)
-    return numpy.round(samples * 32768).clip(-32768, 32767) / 32768
+    assert rate == 16000
+    return samples
 
 
 def main():
@@ -40,7 +35,7 @@ def main():
     cases = []
     with torch.no_grad():
         for name, said in (("short", spoken.SHORT), *((f"sentence {at}", said) for at, said in enumerate(spoken.SENTENCES))):
-            wav = spoken.wav(said)
+            wav = spoken.at_16k(spoken.wav(said))
             samples = recording(wav)
             plain = model.generate(read(samples).input_features, do_sample=False, num_beams=1)[0].tolist()
             timed = model.generate(read(samples).input_features, return_timestamps=True, do_sample=False, num_beams=1)[0].tolist()
@@ -49,7 +44,7 @@ def main():
             cases.append(dict(name=name, said=said, sha256=hashlib.sha256(wav).hexdigest(), plain=plain, timed=timed, text=text_of(timed),
                               errors=spoken.word_errors(text_of(timed), said)))
         said = " ".join(spoken.SENTENCES)
-        wav = spoken.wav(said)
+        wav = spoken.at_16k(spoken.wav(said))
         features = read(recording(wav), truncation=False, padding="longest", return_attention_mask=True)
         out = model.generate(features.input_features, attention_mask=features.attention_mask, return_timestamps=True, do_sample=False, num_beams=1,
                              condition_on_prev_tokens=False, temperature=0.0)[0].tolist()

@@ -32,17 +32,13 @@ def heard(client, wav, **fields):
 def test_tokens_are_those_of_transformers(client):
     alike = 0
     for case in REFERENCE:
-        wav = spoken.wav(case["said"])
+        wav = spoken.at_16k(spoken.wav(case["said"]))
         answer = heard(client, wav, response_format="verbose_json", timestamp_granularities=["segment"], temperature=0)
         errors = spoken.word_errors(answer.text, case["said"])
         assert errors <= case["errors"] + (1 if case["name"] == "meeting" else 0), (case["name"], answer.text, case["text"])
         if "timed" in case and hashlib.sha256(wav).hexdigest() == case["sha256"]:
             tokens = [token for segment in answer.segments for token in segment.tokens]
-            # Another filter to 16 kHz may move a time by a step.
-            words = lambda all: [token for token in all if token < 50256]
-            assert words(tokens) == words(case["timed"]), (case["name"], answer.text, case["text"])
-            near = [abs(one - other) for one, other in zip(tokens, case["timed"]) if one > 50362]
-            assert max(near, default=0) <= 2, case["name"]
+            assert tokens == case["timed"], (case["name"], answer.text, case["text"])
             alike += 1
     if alike == 0:
         pytest.skip("this version of espeak-ng speaks otherwise than the reference's: only word errors were compared")
@@ -51,7 +47,8 @@ def test_tokens_are_those_of_transformers(client):
 def test_each_form_and_a_stream(client):
     wav = spoken.wav(spoken.SHORT)
     text = heard(client, wav).text
-    assert spoken.word_errors(text, spoken.SHORT) <= 3
+    # As many as transformers makes of the same words at 16 kHz; another filter may cost one more.
+    assert spoken.word_errors(text, spoken.SHORT) <= REFERENCE[0]["errors"] + 1
     assert heard(client, wav, response_format="text").strip() == text
     srt = heard(client, wav, response_format="srt")
     assert srt.startswith("1\n00:00:0") and " --> " in srt
