@@ -13,6 +13,16 @@ export function isShown(id) {
   return shown === id;
 }
 
+/**
+ * Scrolls a row of links so far that one is seen. `scrollIntoView` would do it, but browsers let the Tab key go on from there, and the
+ * link to the content would be passed over.
+ */
+function reveal(row, link) {
+  if (!link) return;
+  const [outer, inner] = [row.getBoundingClientRect(), link.getBoundingClientRect()];
+  row.scrollLeft += Math.min(0, inner.left - outer.left) || Math.max(0, inner.right - outer.right);
+}
+
 /** Follows the address. `first` is the view of an address without one. */
 export function startRouting(nav, first, changed) {
   const links = new Map([...nav.querySelectorAll("a")].map((link) => [link.hash.slice(2), link]));
@@ -26,7 +36,7 @@ export function startRouting(nav, first, changed) {
       if (id === shown) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    links.get(shown)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    reveal(nav, links.get(shown));
     document.title = `${views.get(shown).title} · model-boss`;
     views.get(shown).show?.();
     if (!isFirst) scrollTo(0, 0);
