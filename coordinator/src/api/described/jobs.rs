@@ -33,11 +33,29 @@ enum ListOrder {
     Desc,
 }
 
-/// The most items of a page.
+/// The most batches of a page, as OpenAI's API limits them.
 #[derive(JsonSchema)]
 #[schemars(inline, transparent)]
-struct RecordLimit(
+struct BatchLimit(
     #[schemars(range(min = 1, max = 100))]
+    #[allow(dead_code, reason = "it only describes")]
+    u64,
+);
+
+/// The most jobs of a page.
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+struct JobLimit(
+    #[schemars(range(min = 1, max = 1000))]
+    #[allow(dead_code, reason = "it only describes")]
+    u64,
+);
+
+/// The most files of a page, as OpenAI's API limits them.
+#[derive(JsonSchema)]
+#[schemars(inline, transparent)]
+struct FileLimit(
+    #[schemars(range(min = 1, max = 10_000))]
     #[allow(dead_code, reason = "it only describes")]
     u64,
 );
@@ -69,11 +87,14 @@ fn of_batch(id: &'static str, text: &'static str) -> Operation {
     operation(id, text).id_of::<String>("The name of a batch.").errors(&[ErrorCode::BatchNotFound])
 }
 
-fn listed(operation: Operation) -> Operation {
+fn paged<L: JsonSchema>(operation: Operation) -> Operation {
     operation
         .query::<String>("after", "The last item of the page before.")
-        .query::<RecordLimit>("limit", "The most items of the page; 20 by default.")
-        .query::<ListOrder>("order", "The order by age: `desc`, the newest first, or `asc`.")
+        .query::<L>("limit", "The most items of the page; 20 by default.")
+}
+
+fn listed<L: JsonSchema>(operation: Operation) -> Operation {
+    paged::<L>(operation).query::<ListOrder>("order", "The order by age: `desc`, the newest first, or `asc`.")
 }
 
 /// `POST /api/v1/jobs`.
@@ -102,7 +123,7 @@ pub(crate) fn submit_job() -> Operation {
 
 /// `GET /api/v1/jobs`.
 pub(crate) fn jobs() -> Operation {
-    listed(operation("list_jobs", "the jobs of the sender, the newest first; an operator sees all"))
+    paged::<JobLimit>(operation("list_jobs", "the jobs of the sender, the newest first; an operator sees all"))
         .query::<String>("state", "States with commas: `queued`, `running`, `succeeded`, `failed`, `cancelled`.")
         .query::<String>("kind", "The kind of job, such as `chat`.")
         .answers::<ListedJobs>(200, "a page of jobs")
@@ -143,7 +164,7 @@ pub(crate) fn upload_file() -> Operation {
 
 /// `GET /v1/files`.
 pub(crate) fn files() -> Operation {
-    listed(operation("list_files", "the files of the sender"))
+    listed::<FileLimit>(operation("list_files", "the files of the sender"))
         .query::<String>("purpose", "The use of the files.")
         .answers::<ListedFiles>(200, "a page of files")
 }
@@ -177,7 +198,8 @@ pub(crate) fn create_batch() -> Operation {
 
 /// `GET /v1/batches`.
 pub(crate) fn batches() -> Operation {
-    listed(operation("list_batches", "the batches of the sender")).answers::<ListedBatches>(200, "a page of batches")
+    listed::<BatchLimit>(operation("list_batches", "the batches of the sender"))
+        .answers::<ListedBatches>(200, "a page of batches")
 }
 
 /// `GET /v1/batches/ID`.

@@ -45,7 +45,10 @@ pub(crate) async fn submit(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let call = opened(call).await;
     let target = call.request.uri();
-    let PageQuery { after, limit, .. } = PageQuery::of(target, MOST)?;
+    let PageQuery { after, limit, is_ascending } = PageQuery::of(target, MOST)?;
+    if is_ascending {
+        return Err(ApiError::invalid("order", "jobs are listed the newest first: leave 'order' out"));
+    }
     let filter = JobFilter { states: states(target)?, endpoint: endpoint(target)?, after, limit };
     json(&call.context.jobs.list(&call.identity, &filter)?)
 }
