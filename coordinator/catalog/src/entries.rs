@@ -112,7 +112,8 @@ impl Catalog {
     /// Whether both hold the same revisions of the same models, and the same problems.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let is_same = |(one, other): (&Arc<Model>, &Arc<Model>)| {
-            one.file == other.file && one.description.revision == other.description.revision
+            let same = one.file == other.file && one.description.revision == other.description.revision;
+            same && one.adapters == other.adapters
         };
         self.problems == other.problems
             && self.models.len() == other.models.len()

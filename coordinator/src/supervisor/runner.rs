@@ -44,6 +44,8 @@ const SLOWEST_POLL: Duration = Duration::from_millis(100);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 /// The most ports that are tried when a worker finds its port taken.
 const MAX_PORTS: u32 = 16;
+/// The interval at which adapters that are gone are looked for.
+const ADAPTER_POLL: Duration = Duration::from_millis(500);
 /// The task that owns the process of a [`Worker`].
 pub(super) struct WorkerRunner {
     order: SpawnOrder,
@@ -230,11 +232,12 @@ impl WorkerRunner {
         match timeout(limit, self.until_ready(&check)).await {
             Ok(ReadyWorker { context_length, may_hold, cores }) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
-                self.tools.leases.loaded(slot, may_hold);
+                self.tools.leases.loaded(slot, may_hold.clone());
                 self.tools.news.event(Event::WorkerReady { slot, context_length, cores });
                 tokio::select! {
-                    why = self.until_hung(&check) => why,
+                    why = self.until_hung(&check, may_hold) => why,
                     never = self.pass_shares_on(lifeline) => match never {},
+                    never = self.forget_adapters(upstream) => match never {},
                 }
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
@@ -270,8 +273,19 @@ impl WorkerRunner {
         }
     }
 
+    /// Has the worker forget adapters that are gone, for as long as it runs.
+    async fn forget_adapters(&self, upstream: &Arc<Upstream>) -> Infallible {
+        loop {
+            sleep(ADAPTER_POLL).await;
+            if !self.worker.adapters.is_empty() {
+                let known = self.tools.catalog.adapters(&self.worker.model);
+                self.worker.adapters.keep(upstream, &known).await;
+            }
+        }
+    }
+
     /// Waits until the worker hangs: it has work and makes no step, or does not answer its health check at all.
-    async fn until_hung(&self, check: &HealthCheck<'_>) -> String {
+    async fn until_hung(&self, check: &HealthCheck<'_>, mut may_hold: Vec<(DeviceId, ByteCount)>) -> String {
         let limit = self.tools.settings.hang_timeout;
         let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
         let mut last_sign = Instant::now();
@@ -281,6 +295,11 @@ impl WorkerRunner {
             match check.health((interval, None)).await {
                 Some(sign) => {
                     self.record_health(check.pid, sign.health.as_ref());
+                    // Adapters that come and go change it.
+                    if let Some(health) = sign.health.as_ref().filter(|health| health.may_hold != may_hold) {
+                        may_hold.clone_from(&health.may_hold);
+                        self.tools.leases.loaded(self.order.slot, may_hold.clone());
+                    }
                     let engine = sign.engine;
                     let slowest = slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
                     let limit = limit.saturating_add(slowest).saturating_mul(self.slowdown(sign.health.as_ref()));

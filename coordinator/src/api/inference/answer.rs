@@ -33,6 +33,7 @@ use super::fitting::Fitting;
 use super::forward::Forward;
 use super::reshape::reshape_whole;
 use super::traced::{LOST, placed, turn};
+use crate::adapters::GiveError;
 use crate::refusals::{of_cloud, of_dialect};
 use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
@@ -156,7 +157,8 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     match begun {
         Ok((Dispatched { place, rung, queued, loading }, reply)) => {
             let UpstreamReply { status, headers, thinking, content } = reply;
-            let served = Served { model: place.served(), rung, queued, loading };
+            let model = forward.adapters.served(place.served(), rung.position);
+            let served = Served { model, rung, queued, loading };
             Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
         }
         Err(error) => {
@@ -211,7 +213,7 @@ async fn begin(
         let exchanged = select! {
             biased;
             error = ticket.recalled() => return Err(error),
-            reply = fitted_exchange(worker, priority, forward) => reply,
+            reply = fitted_exchange(worker, (priority, dispatched.rung.position), forward) => reply,
         };
         let lost = match exchanged {
             Ok(reply) => return Ok((dispatched, reply)),
@@ -250,10 +252,14 @@ async fn fitted_cloud(forward: &Forward, provider: &str, model: &str) -> Result<
 }
 
 /// Sends the request to a worker, again where its prompt is too long and may be shortened.
-async fn fitted_exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
+async fn fitted_exchange(
+    worker: &Worker,
+    (priority, position): (Priority, usize),
+    forward: &Forward,
+) -> Result<UpstreamReply, Lost> {
     let mut fitting = Fitting::new(forward);
     loop {
-        let reply = exchange(worker, priority, fitting.request()).await?;
+        let reply = exchange(worker, (priority, position), fitting.request()).await?;
         let refusal = match &reply.content {
             Content::Whole(body) if reply.status.is_client_error() => body,
             _ => return Ok(reply),
@@ -298,9 +304,17 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
 /// Tokens at the beginning that stay when a context is full, in Ollama's API.
 const OLLAMAS_KEEP: i64 = 4;
 
-async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
+async fn exchange(
+    worker: &Worker,
+    (priority, position): (Priority, usize),
+    forward: &Forward,
+) -> Result<UpstreamReply, Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let EngineRequest { path, body, reshape, thinking } = prepare(worker, forward).await?;
+    if let Some(adapter) = forward.adapters.of(position) {
+        give_adapter(worker, adapter, forward).await?;
+    }
+    let model = forward.adapters.served(worker.model.to_string(), position);
+    let EngineRequest { path, body, reshape, thinking } = prepare(worker, &model, forward).await?;
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
@@ -341,6 +355,25 @@ async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Res
         told.insert(CONTENT_TYPE, kind.clone());
     }
     Ok(UpstreamReply { status: head.status, headers: told, thinking, content })
+}
+
+/// Has the worker load an adapter, unless it has it.
+async fn give_adapter(worker: &Worker, adapter: &str, forward: &Forward) -> Result<(), Lost> {
+    let source = forward.adapters.catalog.adapters(&worker.model).remove(adapter);
+    let Some(source) = source else {
+        // It was unloaded while the request waited.
+        let message = format!("model '{}' has no adapter '{adapter}' any more", worker.model);
+        return Err(Lost::Refused(ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")));
+    };
+    if worker.backend.is_foreign() {
+        let message = format!("{} takes no adapters of model-boss", worker.title());
+        return Err(Lost::Refused(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model")));
+    }
+    let upstream = worker.upstream().ok_or(Lost::NotReady)?;
+    worker.adapters.give((&worker.model, upstream), adapter, &source).await.map_err(|error| match error {
+        GiveError::Refused(error) => Lost::Refused(error),
+        GiveError::Lost(error) => Lost::Upstream(error),
+    })
 }
 
 /// The client as a header, percent-encoded, since names may have any characters.
@@ -445,10 +478,10 @@ struct EngineRequest {
 }
 
 /// The request for this worker: unchanged, or translated for an external engine.
-async fn prepare(worker: &Worker, forward: &Forward) -> Result<EngineRequest, Lost> {
+async fn prepare(worker: &Worker, model: &str, forward: &Forward) -> Result<EngineRequest, Lost> {
     let path = forward.path;
     let Some(dialect) = worker.dialect().filter(|_| forward.parts.is_none()) else {
-        let body = forward.body_for(worker.model.as_str());
+        let body = forward.body_for(model);
         return Ok(EngineRequest { path, body, reshape: None, thinking: None });
     };
     let created = unix_seconds();

@@ -1,9 +1,11 @@
 //! A request on its way to the place that serves it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
+use model_boss_catalog::LiveCatalog;
 use model_boss_cloud::Clouds;
 use model_boss_config::JsonLimits;
 use model_boss_dialects::ContextWish;
@@ -43,8 +45,32 @@ pub(crate) struct Forward {
     pub(super) memory: MemoryBudget,
     /// Limits on a body that is parsed.
     pub(super) limits: JsonLimits,
+    /// The adapters that rungs of the request have.
+    pub(super) adapters: RungAdapters,
     /// The trace of the request; empty without traces.
     pub(super) trace: RequestTrace,
+}
+
+/// The adapters of rungs, by the rungs' positions, and where their files are.
+#[derive(Clone)]
+pub(crate) struct RungAdapters {
+    pub(super) names: Arc<BTreeMap<usize, String>>,
+    pub(super) catalog: Arc<LiveCatalog>,
+}
+
+impl RungAdapters {
+    /// The adapter of the rung at this position; none for the model alone.
+    pub(super) fn of(&self, position: usize) -> Option<&str> {
+        self.names.get(&position).map(String::as_str)
+    }
+
+    /// The name of the model that answers, with the rung's adapter.
+    pub(super) fn served(&self, model: String, position: usize) -> String {
+        match self.of(position) {
+            Some(adapter) => format!("{model}:{adapter}"),
+            None => model,
+        }
+    }
 }
 
 /// The providers, and this client's limit of spending at them.

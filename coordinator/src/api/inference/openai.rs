@@ -24,7 +24,7 @@ use super::account::Account;
 use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
-use super::forward::{CloudAccess, Forward, ModelInBody};
+use super::forward::{CloudAccess, Forward, ModelInBody, RungAdapters};
 use super::marks::{Marks, piece_headers};
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
@@ -206,6 +206,8 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     }
     let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
     let unknown_guard = resolved.unknown_guard.clone();
+    let names = Arc::new(resolved.adapters.clone());
+    let adapters = RungAdapters { names, catalog: Arc::clone(&context.catalog) };
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let account = account.metered(meter).traced(trace.clone());
     let (memory, limits) = (context.memory.clone(), context.limits.json());
@@ -222,6 +224,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         cloud,
         memory,
         limits,
+        adapters,
         trace,
     };
     let request = ticket.request();
@@ -356,7 +359,10 @@ fn look(
     let (peeked, resolved) = understood(context, peeked)?;
     // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
-        Target::Local(id) => given && resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
+        Target::Local(id) => {
+            let alone = resolved.ladder().rest.is_empty() && resolved.adapters.is_empty();
+            given && alone && peeked.model.as_deref() == Some(id.as_str())
+        }
         Target::Cloud { .. } => false,
     };
     let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));

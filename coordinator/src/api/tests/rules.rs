@@ -82,6 +82,10 @@ fn form_of(fields: &Value) -> String {
     format!("{fields}{}--x--\r\n", part("name=\"file\"; filename=\"a.wav\"", "RIFF"))
 }
 
+fn lora(model: &str) -> Value {
+    json!({ "lora_name": format!("{model}:style"), "lora_path": "/nowhere" })
+}
+
 fn only_load(model: &str) -> Value {
     json!({ "model": model })
 }
@@ -182,6 +186,8 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/pull", Nothing),
         ("POST", "/api/v1/pull", Nothing),
         ("DELETE", "/api/v1/pull/{*id}", Nothing),
+        ("POST", "/v1/load_lora_adapter", Orders("/v1/load_lora_adapter", lora)),
+        ("POST", "/v1/unload_lora_adapter", Orders("/v1/unload_lora_adapter", lora)),
         ("POST", "/api/v1/load", Orders("/api/v1/load", named)),
         ("POST", "/api/v1/unload", Orders("/api/v1/unload", named)),
         ("POST", "/api/v1/unload", OrdersAll("/api/v1/unload", nothing)),

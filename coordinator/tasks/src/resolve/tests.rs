@@ -47,11 +47,23 @@ fn ask(ask: &Ask<'_>) -> Result<Resolved, Denial> {
         "little" => Some(ModelId::from("small")),
         _ => None,
     };
+    let adapter_named = |name: &str| match name.split_once(':') {
+        Some(("big" | "large", "style")) => {
+            AdapterName::Known { model: ModelId::from("big"), adapter: "style".to_owned() }
+        }
+        Some(("big", other)) => AdapterName::Unknown {
+            model: ModelId::from("big"),
+            adapter: other.to_owned(),
+            known: vec!["style".to_owned()],
+        },
+        _ => AdapterName::Other,
+    };
     let around = Surroundings {
         names: &names,
         providers: &providers(),
         cloud_fallback: ask.fallback,
         model_named: &model_named,
+        adapter_named: &adapter_named,
     };
     let client = ClientId::from(ask.client);
     let question = NameQuestion { model: ask.model, task: ask.task, client: &client, no_fallback: ask.no_fallback };
