@@ -2,17 +2,23 @@
 //! told to forget those that are gone.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, Request};
 use http_body_util::{BodyExt, Limited};
-use model_boss_catalog::{AdapterContent, AdapterSource};
+use model_boss_catalog::{AdapterContent, AdapterSource, LiveCatalog};
 use model_boss_http::upstream::{Outgoing, Upstream, UpstreamError};
 use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ModelId, headers};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+/// The interval at which adapters that are gone are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The most bytes of a worker's answer about an adapter.
 const MAX_ANSWER: usize = 64 << 10;
@@ -62,13 +68,18 @@ impl WorkerAdapters {
         }
     }
 
-    /// Whether the worker was given none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    /// Has the worker of this model forget adapters that the catalog has lost, for as long as it runs.
+    pub(crate) async fn follow(&self, model: &ModelId, upstream: &Arc<Upstream>, catalog: &LiveCatalog) -> Infallible {
+        loop {
+            sleep(LOOK_EVERY).await;
+            if !self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+                self.keep(upstream, &catalog.adapters(model)).await;
+            }
+        }
     }
 
     /// Has the worker forget adapters that are not among these any more.
-    pub(crate) async fn keep(&self, upstream: &Arc<Upstream>, known: &BTreeMap<String, AdapterSource>) {
+    async fn keep(&self, upstream: &Arc<Upstream>, known: &BTreeMap<String, AdapterSource>) {
         let gone: Vec<String> = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let gone = all.keys().filter(|name| !known.contains_key(*name)).cloned().collect();
@@ -130,7 +141,9 @@ async fn order(
         ErrorCode::ALL.iter().copied().find(|known| Some(known.as_str()) == code)
     };
     Err(match told.and_then(|body| Some((code(&body)?, body.error))) {
-        Some((code, error)) => GiveError::Refused(ApiError { param: error.param, ..ApiError::new(code, error.message) }),
+        Some((code, error)) => {
+            GiveError::Refused(ApiError { param: error.param, ..ApiError::new(code, error.message) })
+        }
         None => internal(format!("the worker answered with status {}", head.status.as_u16())),
     })
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::speech::SpeechInfo;
 use model_boss_engine::{
-    Activity, AdapterLoader, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId,
-    SightInfo, Work,
+    Activity, AdapterLoader, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse,
+    Reply, SequenceId, SightInfo, Work,
 };
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, StreamStats,

@@ -131,9 +131,7 @@ impl AdapterSource {
             return match is_gguf {
                 true => Ok(AdapterContent { config: None, weights: self.file(&self.path, MAX_WEIGHTS)? }),
                 false if self.path.exists() => Err(AdapterReadError::Shape(self.path.clone())),
-                false => {
-                    Err(AdapterReadError::Read { path: self.path.clone(), why: "it is not there".to_owned() })
-                }
+                false => Err(AdapterReadError::Read { path: self.path.clone(), why: "it is not there".to_owned() }),
             };
         }
         if at(CONFIG).is_file() {

@@ -135,6 +135,13 @@ impl Catalog {
         self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
     }
 
+    /// Whether requests can name a model or an adapter of a manifest so.
+    pub fn knows(&self, name: &str) -> bool {
+        let of_model =
+            |(base, adapter): (&str, &str)| self.find(base).is_some_and(|model| model.adapters.contains_key(adapter));
+        self.find(name).is_some() || name.rsplit_once(':').is_some_and(of_model)
+    }
+
     /// The models' descriptions for the scheduler. `engines` never change while the process runs.
     pub(crate) fn descriptions(&self, engines: &Engines) -> Vec<ModelDescription> {
         self.models().map(|model| model.described.get_or_init(|| engines.describe(model)).clone()).collect()

@@ -72,7 +72,8 @@ impl LiveCatalog {
         let current = Arc::new(Catalog::read(folders.clone()));
         let by_path = Mutex::default();
         let added = AddedAdapters::default();
-        let live = Self { folders, roots, engines, current: RwLock::new(Arc::clone(&current)), by_path, added, listener };
+        let live =
+            Self { folders, roots, engines, current: RwLock::new(Arc::clone(&current)), by_path, added, listener };
         live.announce(&current, &NamedByPath::default());
         live
     }

@@ -196,13 +196,18 @@ mod tests {
         let (root, _) = catalog(PLAIN);
         let read = |path: &str| {
             let path = root.path().join(path);
-            AdapterSource::below(path, ModelRoots::new(&[root.path().join("models")])).read().map_err(|error| error.to_string())
+            AdapterSource::below(path, ModelRoots::new(&[root.path().join("models")]))
+                .read()
+                .map_err(|error| error.to_string())
         };
         assert_eq!(read("models/x.gguf").unwrap().weights, b"gguf");
         assert!(read("models/none").unwrap_err().contains("not there"));
         assert!(read("models/base").unwrap_err().contains("adapter_config.json"));
-        fs::rename(root.path().join("models/style/adapter_model.safetensors"), root.path().join("models/style/adapter_model.bin")).unwrap();
+        fs::rename(
+            root.path().join("models/style/adapter_model.safetensors"),
+            root.path().join("models/style/adapter_model.bin"),
+        )
+        .unwrap();
         assert!(read("models/style").unwrap_err().contains("can run code"));
     }
-
 }

@@ -16,8 +16,8 @@ mod route;
 use std::sync::Arc;
 
 use admin::{
-    access, adapters, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan, prometheus,
-    providers, requests, status, tasks,
+    access, adapters, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan,
+    prometheus, providers, requests, status, tasks,
 };
 use axum::Router;
 use inference::{messages, models, ollama, openai, responses, speech, tokens, transcripts};

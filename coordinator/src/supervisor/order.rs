@@ -10,7 +10,9 @@ use model_boss_host::probe::SimulatedMachine;
 use model_boss_host::process::Spawner;
 use model_boss_host::programs::Programs;
 use model_boss_host::state_folder::StateFolder;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, InstructionSet, Residency, SandboxMode, TextLimits};
+use model_boss_protocol::{
+    Backend, ByteCount, DeviceId, InstructionSet, PromptFormat, Residency, SandboxMode, TextLimits,
+};
 
 use crate::leases::Leases;
 use crate::scheduling::News;
@@ -82,4 +84,38 @@ pub(crate) struct SpawnOrder {
 /// The default limit of a load: one minute, and 20 seconds for each GiB.
 pub(super) fn load_timeout_for(size: ByteCount) -> Duration {
     Duration::from_secs(60).saturating_add(Duration::from_secs_f64(20.0 * size.0 as f64 / ByteCount::gib(1).0 as f64))
+}
+
+/// A prompt format as a chat template, which the candle worker takes.
+pub(super) fn template_of(format: PromptFormat) -> String {
+    match format {
+        PromptFormat::Raw => "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned(),
+        PromptFormat::Alpaca => "{% for message in messages %}\
+             {% if message.role in ['system', 'developer'] %}{{ message.content }}\n\n\
+             {% elif message.role == 'assistant' %}### Response:\n{{ message.content }}\n\n\
+             {% else %}### Instruction:\n{{ message.content }}\n\n{% endif %}{% endfor %}### Response:\n"
+            .to_owned(),
+    }
+}
+
+async fn write_start_line(contract: &Contract, lifeline: &mut Option<ChildStdin>) -> Result<(), String> {
+    let line = contract.start_line().map_err(|error| error.to_string())?;
+    let pipe = lifeline.as_mut().ok_or("it has no standard input")?;
+    pipe.write_all(line.as_bytes()).await.map_err(|error| error.to_string())?;
+    pipe.flush().await.map_err(|error| error.to_string())
+}
+
+/// Runs work on files on a blocking thread. A shutdown does not wait for that thread, since a disk may hang. Returns
+/// `None` if no thread could be started, or the work panicked.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    let work = move || drop(done.send(work()));
+    std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
+    result.await.ok()
+}
+
+fn secret() -> Result<SpawnToken, getrandom::Error> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits)?;
+    Ok(SpawnToken::from_bits(u128::from_ne_bytes(bits)))
 }

@@ -18,8 +18,7 @@ use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{
-    ByteCount, DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder,
-    WorkerSpec,
+    ByteCount, DeviceId, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder, WorkerSpec,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
@@ -30,7 +29,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::contract::{Contract, Sign};
 use super::ended::{kill, not_started, report, shell_code, signal};
 use super::engine_gate::ENGINE_GATE;
-use super::order::{SpawnOrder, Tools, load_timeout_for};
+use super::order::{SpawnOrder, Tools, load_timeout_for, template_of};
 use super::output::Output;
 use super::ports::Port;
 use crate::worker::Worker;
@@ -44,8 +43,6 @@ const SLOWEST_POLL: Duration = Duration::from_millis(100);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 /// The most ports that are tried when a worker finds its port taken.
 const MAX_PORTS: u32 = 16;
-/// The interval at which adapters that are gone are looked for.
-const ADAPTER_POLL: Duration = Duration::from_millis(500);
 /// The task that owns the process of a [`Worker`].
 pub(super) struct WorkerRunner {
     order: SpawnOrder,
@@ -237,7 +234,7 @@ impl WorkerRunner {
                 tokio::select! {
                     why = self.until_hung(&check, may_hold) => why,
                     never = self.pass_shares_on(lifeline) => match never {},
-                    never = self.forget_adapters(upstream) => match never {},
+                    never = self.worker.adapters.follow(&self.worker.model, upstream, &self.tools.catalog) => match never {},
                 }
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
@@ -273,17 +270,6 @@ impl WorkerRunner {
         }
     }
 
-    /// Has the worker forget adapters that are gone, for as long as it runs.
-    async fn forget_adapters(&self, upstream: &Arc<Upstream>) -> Infallible {
-        loop {
-            sleep(ADAPTER_POLL).await;
-            if !self.worker.adapters.is_empty() {
-                let known = self.tools.catalog.adapters(&self.worker.model);
-                self.worker.adapters.keep(upstream, &known).await;
-            }
-        }
-    }
-
     /// Waits until the worker hangs: it has work and makes no step, or does not answer its health check at all.
     async fn until_hung(&self, check: &HealthCheck<'_>, mut may_hold: Vec<(DeviceId, ByteCount)>) -> String {
         let limit = self.tools.settings.hang_timeout;
@@ -295,11 +281,7 @@ impl WorkerRunner {
             match check.health((interval, None)).await {
                 Some(sign) => {
                     self.record_health(check.pid, sign.health.as_ref());
-                    // Adapters that come and go change it.
-                    if let Some(health) = sign.health.as_ref().filter(|health| health.may_hold != may_hold) {
-                        may_hold.clone_from(&health.may_hold);
-                        self.tools.leases.loaded(self.order.slot, may_hold.clone());
-                    }
+                    self.record_growth(sign.health.as_ref(), &mut may_hold);
                     let engine = sign.engine;
                     let slowest = slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
                     let limit = limit.saturating_add(slowest).saturating_mul(self.slowdown(sign.health.as_ref()));
@@ -348,6 +330,14 @@ impl WorkerRunner {
     fn slowdown(&self, health: Option<&WorkerHealth>) -> u32 {
         let share = *self.worker.share.borrow();
         share.zip(health.and_then(|health| health.cores)).map_or(1, |(share, cores)| share.slowdown(cores))
+    }
+
+    /// Reports the most memory that a worker will hold where that has changed: by adapters that come and go.
+    fn record_growth(&self, health: Option<&WorkerHealth>, may_hold: &mut Vec<(DeviceId, ByteCount)>) {
+        if let Some(health) = health.filter(|health| health.may_hold != *may_hold) {
+            may_hold.clone_from(&health.may_hold);
+            self.tools.leases.loaded(self.order.slot, may_hold.clone());
+        }
     }
 
     /// Records a worker's health answer. On a simulated machine, the worker's memory is taken from it.
@@ -477,40 +467,6 @@ impl HealthCheck<'_> {
     async fn health(&self, times: (Duration, Option<Duration>)) -> Option<Sign> {
         self.contract.health(self.pid, self.port, self.upstream, times).await
     }
-}
-
-/// A prompt format as a chat template, which the candle worker takes.
-fn template_of(format: PromptFormat) -> String {
-    match format {
-        PromptFormat::Raw => "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned(),
-        PromptFormat::Alpaca => "{% for message in messages %}\
-             {% if message.role in ['system', 'developer'] %}{{ message.content }}\n\n\
-             {% elif message.role == 'assistant' %}### Response:\n{{ message.content }}\n\n\
-             {% else %}### Instruction:\n{{ message.content }}\n\n{% endif %}{% endfor %}### Response:\n"
-            .to_owned(),
-    }
-}
-
-async fn write_start_line(contract: &Contract, lifeline: &mut Option<ChildStdin>) -> Result<(), String> {
-    let line = contract.start_line().map_err(|error| error.to_string())?;
-    let pipe = lifeline.as_mut().ok_or("it has no standard input")?;
-    pipe.write_all(line.as_bytes()).await.map_err(|error| error.to_string())?;
-    pipe.flush().await.map_err(|error| error.to_string())
-}
-
-/// Runs work on files on a blocking thread. A shutdown does not wait for that thread, since a disk may hang. Returns
-/// `None` if no thread could be started, or the work panicked.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (done, result) = oneshot::channel();
-    let work = move || drop(done.send(work()));
-    std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
-    result.await.ok()
-}
-
-fn secret() -> Result<SpawnToken, getrandom::Error> {
-    let mut bits = [0; 16];
-    getrandom::fill(&mut bits)?;
-    Ok(SpawnToken::from_bits(u128::from_ne_bytes(bits)))
 }
 
 #[cfg(test)]

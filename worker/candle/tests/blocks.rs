@@ -31,7 +31,16 @@ fn blocks(numbers: &[u32]) -> Vec<BlockId> {
 }
 
 fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
-    DecoderStep { blocks, past, length: past + tokens.len(), shared: 0, tokens, images: &[], adapter: None, logits: Logits::Last }
+    DecoderStep {
+        blocks,
+        past,
+        length: past + tokens.len(),
+        shared: 0,
+        tokens,
+        images: &[],
+        adapter: None,
+        logits: Logits::Last,
+    }
 }
 
 /// A decoder whose keys and values have this type.

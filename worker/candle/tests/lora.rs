@@ -132,7 +132,8 @@ fn en_9_adapters_are_on_the_devices_of_their_layers() {
     let place = DeviceOptions { device: device(), share: None, limit: None };
     for case in adapter_cases() {
         let base = case.base();
-        let Ok(divided) = load_over(base.folder(), &[place.clone(), place.clone()], &DecoderLoadOptions::default(), &mut |_| {})
+        let Ok(divided) =
+            load_over(base.folder(), &[place.clone(), place.clone()], &DecoderLoadOptions::default(), &mut |_| {})
         else {
             continue;
         };

@@ -40,15 +40,16 @@ pub(super) async fn load(
         Some(length) => {
             let length = length.to_str().ok().and_then(|length| length.parse::<usize>().ok());
             let length = length.filter(|length| *length <= body.len());
-            Some(length.ok_or_else(|| ApiError::invalid(headers::ADAPTER_CONFIG, "no such length of a configuration"))?)
+            Some(
+                length
+                    .ok_or_else(|| ApiError::invalid(headers::ADAPTER_CONFIG, "no such length of a configuration"))?,
+            )
         }
     };
     let loaded = spawn_blocking(move || {
         let serving = worker.serving()?;
         let files = match config {
-            Some(length) => {
-                AdapterFiles::Peft { config: body[..length].to_vec(), weights: body[length..].to_vec() }
-            }
+            Some(length) => AdapterFiles::Peft { config: body[..length].to_vec(), weights: body[length..].to_vec() },
             None => AdapterFiles::Gguf(body.to_vec()),
         };
         drop(body);

@@ -12,9 +12,11 @@ use axum::routing::{MethodRouter, get, post, put};
 use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::error::{ErrorAnswer, LARGEST_BODY};
 use super::adapters::LARGEST_ADAPTER;
-use super::{adapters, chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, transcripts, vision};
+use super::error::{ErrorAnswer, LARGEST_BODY};
+use super::{
+    adapters, chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, transcripts, vision,
+};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 

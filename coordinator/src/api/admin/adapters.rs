@@ -100,9 +100,7 @@ fn meant(context: &Context, name: &str, base: Option<&str>) -> Result<(ModelId, 
             let own = name.strip_prefix(base).and_then(|rest| rest.strip_prefix(':'));
             (model, own.unwrap_or(name))
         }
-        (None, Some((base, name))) => {
-            (find(base).ok_or_else(|| unknown_model(base).with_param("lora_name"))?, name)
-        }
+        (None, Some((base, name))) => (find(base).ok_or_else(|| unknown_model(base).with_param("lora_name"))?, name),
         (None, None) => (only_model(context)?, name),
     };
     if !is_adapter_name(name) {

@@ -40,10 +40,8 @@ use crate::worker::Worker;
 
 /// The most bytes that an external engine's manifest adds to a request: a few fields.
 const MAX_ADDED: usize = 16 << 10;
-
 /// The most bytes of an error, and of a stream before its first event.
 const MAX_ERROR: usize = 64 << 10;
-
 const MAX_BEGINNING: usize = 10 << 20;
 
 /// The beginning of an answer, with everything that keeps it open.
@@ -157,8 +155,8 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     match begun {
         Ok((Dispatched { place, rung, queued, loading }, reply)) => {
             let UpstreamReply { status, headers, thinking, content } = reply;
-            let model = forward.adapters.served(place.served(), rung.position);
-            let served = Served { model, rung, queued, loading };
+            let served =
+                Served { model: forward.adapters.served(place.served(), rung.position), rung, queued, loading };
             Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
         }
         Err(error) => {
@@ -252,14 +250,10 @@ async fn fitted_cloud(forward: &Forward, provider: &str, model: &str) -> Result<
 }
 
 /// Sends the request to a worker, again where its prompt is too long and may be shortened.
-async fn fitted_exchange(
-    worker: &Worker,
-    (priority, position): (Priority, usize),
-    forward: &Forward,
-) -> Result<UpstreamReply, Lost> {
+async fn fitted_exchange(worker: &Worker, at: (Priority, usize), forward: &Forward) -> Result<UpstreamReply, Lost> {
     let mut fitting = Fitting::new(forward);
     loop {
-        let reply = exchange(worker, (priority, position), fitting.request()).await?;
+        let reply = exchange(worker, at, fitting.request()).await?;
         let refusal = match &reply.content {
             Content::Whole(body) if reply.status.is_client_error() => body,
             _ => return Ok(reply),
@@ -304,17 +298,13 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
 /// Tokens at the beginning that stay when a context is full, in Ollama's API.
 const OLLAMAS_KEEP: i64 = 4;
 
-async fn exchange(
-    worker: &Worker,
-    (priority, position): (Priority, usize),
-    forward: &Forward,
-) -> Result<UpstreamReply, Lost> {
-    let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    if let Some(adapter) = forward.adapters.of(position) {
-        give_adapter(worker, adapter, forward).await?;
-    }
-    let model = forward.adapters.served(worker.model.to_string(), position);
-    let EngineRequest { path, body, reshape, thinking } = prepare(worker, &model, forward).await?;
+async fn exchange(worker: &Worker, at: (Priority, usize), forward: &Forward) -> Result<UpstreamReply, Lost> {
+    let ((priority, position), upstream) = (at, worker.upstream().ok_or(Lost::NotReady)?);
+    forward.adapters.give((worker, upstream), position).await.map_err(|error| match error {
+        GiveError::Refused(error) => Lost::Refused(error),
+        GiveError::Lost(error) => Lost::Upstream(error),
+    })?;
+    let EngineRequest { path, body, reshape, thinking } = prepare(worker, position, forward).await?;
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
@@ -355,25 +345,6 @@ async fn exchange(
         told.insert(CONTENT_TYPE, kind.clone());
     }
     Ok(UpstreamReply { status: head.status, headers: told, thinking, content })
-}
-
-/// Has the worker load an adapter, unless it has it.
-async fn give_adapter(worker: &Worker, adapter: &str, forward: &Forward) -> Result<(), Lost> {
-    let source = forward.adapters.catalog.adapters(&worker.model).remove(adapter);
-    let Some(source) = source else {
-        // It was unloaded while the request waited.
-        let message = format!("model '{}' has no adapter '{adapter}' any more", worker.model);
-        return Err(Lost::Refused(ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")));
-    };
-    if worker.backend.is_foreign() {
-        let message = format!("{} takes no adapters of model-boss", worker.title());
-        return Err(Lost::Refused(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model")));
-    }
-    let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    worker.adapters.give((&worker.model, upstream), adapter, &source).await.map_err(|error| match error {
-        GiveError::Refused(error) => Lost::Refused(error),
-        GiveError::Lost(error) => Lost::Upstream(error),
-    })
 }
 
 /// The client as a header, percent-encoded, since names may have any characters.
@@ -478,10 +449,10 @@ struct EngineRequest {
 }
 
 /// The request for this worker: unchanged, or translated for an external engine.
-async fn prepare(worker: &Worker, model: &str, forward: &Forward) -> Result<EngineRequest, Lost> {
+async fn prepare(worker: &Worker, position: usize, forward: &Forward) -> Result<EngineRequest, Lost> {
     let path = forward.path;
     let Some(dialect) = worker.dialect().filter(|_| forward.parts.is_none()) else {
-        let body = forward.body_for(model);
+        let body = forward.body_for(&forward.adapters.served(worker.model.to_string(), position));
         return Ok(EngineRequest { path, body, reshape: None, thinking: None });
     };
     let created = unix_seconds();

@@ -1,11 +1,9 @@
 //! A request on its way to the place that serves it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use model_boss_catalog::LiveCatalog;
 use model_boss_cloud::Clouds;
 use model_boss_config::JsonLimits;
 use model_boss_dialects::ContextWish;
@@ -16,6 +14,7 @@ use model_boss_protocol::ClientId;
 use model_boss_traces::RequestTrace;
 use tokio::time::Instant;
 
+use super::adapted::RungAdapters;
 use super::answer_form::AnswerForm;
 
 /// A request in the form for a worker.
@@ -49,28 +48,6 @@ pub(crate) struct Forward {
     pub(super) adapters: RungAdapters,
     /// The trace of the request; empty without traces.
     pub(super) trace: RequestTrace,
-}
-
-/// The adapters of rungs, by the rungs' positions, and where their files are.
-#[derive(Clone)]
-pub(crate) struct RungAdapters {
-    pub(super) names: Arc<BTreeMap<usize, String>>,
-    pub(super) catalog: Arc<LiveCatalog>,
-}
-
-impl RungAdapters {
-    /// The adapter of the rung at this position; none for the model alone.
-    pub(super) fn of(&self, position: usize) -> Option<&str> {
-        self.names.get(&position).map(String::as_str)
-    }
-
-    /// The name of the model that answers, with the rung's adapter.
-    pub(super) fn served(&self, model: String, position: usize) -> String {
-        match self.of(position) {
-            Some(adapter) => format!("{model}:{adapter}"),
-            None => model,
-        }
-    }
 }
 
 /// The providers, and this client's limit of spending at them.

@@ -178,7 +178,8 @@ impl ListedNames<'_> {
         let adapters = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
         let adapters = adapters.flat_map(|(view, created)| {
             let all = context.catalog.adapters(&view.id);
-            all.into_iter().map(move |(name, source)| ListedModel::Name(adapter_entry(&view.id, &name, &source, created)))
+            all.into_iter()
+                .map(move |(name, source)| ListedModel::Name(adapter_entry(&view.id, &name, &source, created)))
         });
         let tasks = tasks::objects(context);
         let tasks = tasks.iter().map(|task| ListedModel::Name(task_entry(task)));

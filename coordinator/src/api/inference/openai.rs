@@ -21,10 +21,11 @@ use model_boss_traces::AskedFacts;
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
+use super::adapted::RungAdapters;
 use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
-use super::forward::{CloudAccess, Forward, ModelInBody, RungAdapters};
+use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::marks::{Marks, piece_headers};
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
@@ -206,8 +207,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     }
     let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
     let unknown_guard = resolved.unknown_guard.clone();
-    let names = Arc::new(resolved.adapters.clone());
-    let adapters = RungAdapters { names, catalog: Arc::clone(&context.catalog) };
+    let adapters = RungAdapters::new(&resolved, &context.catalog);
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let account = account.metered(meter).traced(trace.clone());
     let (memory, limits) = (context.memory.clone(), context.limits.json());
@@ -359,10 +359,7 @@ fn look(
     let (peeked, resolved) = understood(context, peeked)?;
     // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
-        Target::Local(id) => {
-            let alone = resolved.ladder().rest.is_empty() && resolved.adapters.is_empty();
-            given && alone && peeked.model.as_deref() == Some(id.as_str())
-        }
+        Target::Local(id) => given && resolved.is_plain() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
     let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));

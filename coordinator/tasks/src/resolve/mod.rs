@@ -107,6 +107,11 @@ impl Resolved {
         self.permit.ladder()
     }
 
+    /// Whether one model serves it, without an adapter.
+    pub fn is_plain(&self) -> bool {
+        self.ladder().rest.is_empty() && self.adapters.is_empty()
+    }
+
     /// The category of the task's requests, if it sets one.
     pub fn category(&self) -> Option<Category> {
         self.task.as_ref()?.category

@@ -129,7 +129,9 @@ impl AdaptedModel<'_> {
             }
             StoredModule::Embedding(_) | StoredModule::Projection(_) => {
                 let kind = if is_embedding { "an embedding" } else { "a projection" };
-                Err(AdapterError::OtherBase(format!("'{module}' is {kind} of this model, and not what the adapter has")))
+                Err(AdapterError::OtherBase(format!(
+                    "'{module}' is {kind} of this model, and not what the adapter has"
+                )))
             }
         }
     }

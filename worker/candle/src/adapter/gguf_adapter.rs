@@ -50,7 +50,8 @@ pub(crate) fn read(file: &[u8]) -> Result<StoredAdapter, AdapterError> {
         pairs.entry(module).or_default()[at] = Some(tensor);
     }
     let matrix = |tensor: &TensorInfo<'_>| {
-        let shape: Vec<usize> = tensor.shape().iter().map(|length| usize::try_from(*length).unwrap_or(usize::MAX)).collect();
+        let shape: Vec<usize> =
+            tensor.shape().iter().map(|length| usize::try_from(*length).unwrap_or(usize::MAX)).collect();
         let range = usize::try_from(tensor.offset).ok().zip(usize::try_from(tensor.bytes).ok());
         let bytes = range.and_then(|(start, len)| file.get(start..start.checked_add(len)?)).unwrap_or_default();
         HostMatrix::of(tensor.name, tensor.kind, &shape, bytes)
@@ -66,7 +67,8 @@ pub(crate) fn read(file: &[u8]) -> Result<StoredAdapter, AdapterError> {
         let rank = up.columns;
         let of_down = if module == EMBEDDING { down.columns } else { down.rows };
         if of_down != rank {
-            let what = format!("has the shape {:?}, beside {:?}: they have no rank in common", down.shape(), up.shape());
+            let what =
+                format!("has the shape {:?}, beside {:?}: they have no rank in common", down.shape(), up.shape());
             return Err(AdapterError::Tensor { name: name.to_owned(), what });
         }
         // Without a number the product is added as it is.

@@ -46,7 +46,8 @@ impl DecoderAdapterLoader {
                 continue;
             }
             let all = self.modules().in_all_layers(module);
-            if let Some(missing) = all.iter().find(|name| config.rule.has(name) && !adapter.modules.contains_key(*name)) {
+            if let Some(missing) = all.iter().find(|name| config.rule.has(name) && !adapter.modules.contains_key(*name))
+            {
                 let name = format!("base_model.model.{missing}.lora_A.weight");
                 let what = "is missing, and 'target_modules' means the module".to_owned();
                 return Err(AdapterError::Tensor { name, what });

@@ -7,7 +7,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::Value;
 
-use super::targets::{NamePattern, Targets, TargetRule};
+use super::targets::{NamePattern, TargetRule, Targets};
 
 /// The file's name, for messages.
 const FILE: &str = "adapter_config.json";

@@ -107,7 +107,8 @@ fn stored(
             what: "is missing, and others of the module are there".to_owned(),
         })
     };
-    let endings = if is_embedding { (".lora_embedding_A", ".lora_embedding_B") } else { (".lora_A.weight", ".lora_B.weight") };
+    let endings =
+        if is_embedding { (".lora_embedding_A", ".lora_embedding_B") } else { (".lora_A.weight", ".lora_B.weight") };
     let (down, up) = (needed(of_down, endings.0)?, needed(of_up, endings.1)?);
     let (name, _) = down;
     let (down, up) = (matrix(weights, down.0, down.1)?, matrix(weights, up.0, up.1)?);
@@ -132,7 +133,8 @@ fn stored(
     let (lengths, bias) = (list(Lengths)?, list(UpBias)?);
     if config.is_dora != lengths.is_some() {
         let name = format!("{BEGINNING}{module}.lora_magnitude_vector");
-        let what = if config.is_dora { "is missing, and 'use_dora' is true" } else { "is there, and 'use_dora' is not true" };
+        let what =
+            if config.is_dora { "is missing, and 'use_dora' is true" } else { "is there, and 'use_dora' is not true" };
         return Err(AdapterError::Tensor { name, what: what.to_owned() });
     }
     let scale = config.scale(module);

@@ -87,7 +87,12 @@ impl TargetRule {
         patterns: Option<Vec<String>>,
     ) -> Result<Self, String> {
         let number = |pattern: &String| NamePattern::new(&format!("^(?:.*?\\.)?(?:{pattern})\\.(\\d+)\\."));
-        let mut numbers = patterns.unwrap_or_default().iter().filter(|pattern| !pattern.is_empty()).map(number).collect::<Result<Vec<_>, _>>()?;
+        let mut numbers = patterns
+            .unwrap_or_default()
+            .iter()
+            .filter(|pattern| !pattern.is_empty())
+            .map(number)
+            .collect::<Result<Vec<_>, _>>()?;
         if numbers.is_empty() {
             numbers.push(NamePattern::new(r"^.*?\.[^.]*\.(\d+)\.")?);
         }

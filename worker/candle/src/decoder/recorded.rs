@@ -249,7 +249,16 @@ mod tests {
 
     fn step(past: usize, tokens: &[u32], logits: Logits) -> DecoderStep<'_> {
         const BLOCKS: &[BlockId] = &[BlockId(0)];
-        DecoderStep { blocks: BLOCKS, past, length: past + tokens.len(), shared: 0, tokens, images: &[], adapter: None, logits }
+        DecoderStep {
+            blocks: BLOCKS,
+            past,
+            length: past + tokens.len(),
+            shared: 0,
+            tokens,
+            images: &[],
+            adapter: None,
+            logits,
+        }
     }
 
     #[test]

@@ -314,13 +314,7 @@ impl SpecDecoder {
 
 impl DecoderEnds {
     /// Rows of the embedding, times a factor, and of further streams behind them.
-    fn embedded(
-        &self,
-        tokens: &[u32],
-        target: &WeightTarget,
-        factor: f64,
-        adapters: &RowAdapters,
-    ) -> Result<Tensor> {
+    fn embedded(&self, tokens: &[u32], target: &WeightTarget, factor: f64, adapters: &RowAdapters) -> Result<Tensor> {
         let mut rows = self.embedding.rows(tokens, target)?;
         if !adapters.is_empty() {
             rows = adapters.look_up(EMBEDDING.trim_end_matches(".weight"), tokens, rows)?;

@@ -208,7 +208,8 @@ impl Layer {
             LayerMixer::Mamba(mamba) => mamba.forward(input, memory.states, step),
             LayerMixer::Both(both) => {
                 let (attention, mamba) = &**both;
-                let attended = attention.forward(&NormedRows::new(input, None, &step.adapters), memory.kv, step, None)?.alone();
+                let attended =
+                    attention.forward(&NormedRows::new(input, None, &step.adapters), memory.kv, step, None)?.alone();
                 attended + mamba.forward(input, memory.states, step)?
             }
         };

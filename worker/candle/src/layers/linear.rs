@@ -121,12 +121,7 @@ impl Linear {
     }
 
     /// The same, added to a stream if one is given and that takes no launch of its own.
-    pub(crate) fn forward_onto(
-        &self,
-        x: &Tensor,
-        stream: Option<&Tensor>,
-        adapters: &RowAdapters,
-    ) -> Result<PartRows> {
+    pub(crate) fn forward_onto(&self, x: &Tensor, stream: Option<&Tensor>, adapters: &RowAdapters) -> Result<PartRows> {
         if stream.is_some()
             && adapters.is_empty()
             && let Some(mut products) = Self::beside(&[self], x, Beside { residual: stream, ..Beside::default() })?

@@ -106,12 +106,7 @@ impl LayerStreams {
     }
 
     /// All streams, corrected by what the layer computed for its own, and the layer's own input.
-    pub(crate) fn corrected(
-        &self,
-        predicted: Predicted,
-        computed: &Tensor,
-        adapters: &RowAdapters,
-    ) -> Result<Tensor> {
+    pub(crate) fn corrected(&self, predicted: Predicted, computed: &Tensor, adapters: &RowAdapters) -> Result<Tensor> {
         let weights = (self.correct.forward_adapted(&self.modes(computed, adapters)?, adapters)? + 1.0)?;
         let surprise = (computed - &predicted.streams[self.spec.active])?;
         let corrected = |(stream, predicted): (usize, &Tensor)| {

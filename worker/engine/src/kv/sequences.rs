@@ -74,11 +74,7 @@ impl Sequences {
     }
 
     /// The same, computed with an adapter.
-    pub fn open_with(
-        &mut self,
-        capacity: usize,
-        adapter: Option<Arc<LoadedAdapter>>,
-    ) -> Result<KvSlot, DecoderError> {
+    pub fn open_with(&mut self, capacity: usize, adapter: Option<Arc<LoadedAdapter>>) -> Result<KvSlot, DecoderError> {
         let context = self.info().context_length;
         if capacity > context {
             return Err(DecoderError::Step(format!("{capacity} tokens do not fit into a context of {context}")));
