@@ -58,6 +58,7 @@ CASES = {
     "layers": lora("gemma3/text", target_modules=DENSE, layers_to_transform=[1], layers_pattern="layers"),
     "one-layer": lora("gemma2/softcaps", target_modules=DENSE, layers_to_transform=0),
     "embedding": lora("gemma3/text", target_modules=["embed_tokens", "q_proj"]),
+    "embedding-dora": lora("gemma3/pattern", target_modules=["embed_tokens", "lm_head", "v_proj"], use_dora=True),
     "head": lora("qwen3/layer-types", target_modules=["lm_head", "o_proj"], exclude_modules=r".*layers\.0\..*"),
     "replaced-head": lora("qwen3/layer-types", target_modules=["v_proj"], modules_to_save=["lm_head", "embed_tokens"]),
     "own-biases": lora("qwen2/window", target_modules=ATTENTION, lora_bias=True),

@@ -469,6 +469,28 @@ impl HealthCheck<'_> {
     }
 }
 
+async fn write_start_line(contract: &Contract, lifeline: &mut Option<ChildStdin>) -> Result<(), String> {
+    let line = contract.start_line().map_err(|error| error.to_string())?;
+    let pipe = lifeline.as_mut().ok_or("it has no standard input")?;
+    pipe.write_all(line.as_bytes()).await.map_err(|error| error.to_string())?;
+    pipe.flush().await.map_err(|error| error.to_string())
+}
+
+/// Runs work on files on a blocking thread. A shutdown does not wait for that thread, since a disk may hang. Returns
+/// `None` if no thread could be started, or the work panicked.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    let work = move || drop(done.send(work()));
+    std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
+    result.await.ok()
+}
+
+fn secret() -> Result<SpawnToken, getrandom::Error> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits)?;
+    Ok(SpawnToken::from_bits(u128::from_ne_bytes(bits)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

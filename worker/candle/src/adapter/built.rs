@@ -110,7 +110,13 @@ impl AdaptedModel<'_> {
                 let [tokens, hidden] = part.shape;
                 fits(low.down.shape(), [tokens, low.up.columns], "lora_embedding_A")?;
                 fits(low.up.shape(), [hidden, low.down.columns], "lora_embedding_B")?;
-                let magnitude = self.embedding_magnitude(&part.path, low)?;
+                let magnitude = match &low.lengths {
+                    None => None,
+                    Some(lengths) => {
+                        let columns = dora::column_lengths(self.files, self.embedding(), low)?;
+                        Some(lengths.iter().zip(columns).map(|(length, column)| length / column).collect())
+                    }
+                };
                 Ok(PartTensors::Rows(low_rank(low, magnitude)?))
             }
             StoredModule::Projection(low) if !is_embedding => {
@@ -120,7 +126,7 @@ impl AdaptedModel<'_> {
                 let magnitude = match &own.lengths {
                     None => None,
                     Some(lengths) => {
-                        let rows = dora::lengths(self.files, &format!("{}.weight", part.path), &own)?;
+                        let rows = dora::row_lengths(self.files, &self.stored_name(part), &own)?;
                         Some(lengths.iter().zip(rows).map(|(length, row)| length / row).collect())
                     }
                 };
@@ -183,11 +189,15 @@ impl AdaptedModel<'_> {
         part.and_then(factor).unwrap_or(1.0)
     }
 
-    /// DoRA of an embedding has a length for each column.
-    fn embedding_magnitude(&self, path: &str, low: &StoredLowRank) -> Result<Option<Vec<f32>>, AdapterError> {
-        let Some(_) = &low.lengths else { return Ok(None) };
-        let what = format!("DoRA for '{path}'");
-        Err(AdapterError::Unsupported { what, remedy: "train it without the embedding, or merge it into the model" })
+    /// The name of a part's tensor. A head that is the embedding has none of its own.
+    fn stored_name(&self, part: &ModulePart) -> String {
+        let name = format!("{}.weight", part.path);
+        if name == HEAD && !self.files.has(HEAD) { EMBEDDING.to_owned() } else { name }
+    }
+
+    /// The name of the embedding's tensor: of a model that ties it to the head, files may have either.
+    fn embedding(&self) -> &'static str {
+        if self.files.has(EMBEDDING) { EMBEDDING } else { HEAD }
     }
 }
 

@@ -37,6 +37,12 @@ pub(crate) fn adapter_cases() -> Vec<AdapterCase> {
     files.iter().map(read).collect()
 }
 
+/// A file of tensors by the rule: names, shapes, middles and widths.
+pub(crate) fn adapter_weights(tensors: Vec<(String, Vec<usize>, f64, f64)>, seed: u64) -> Vec<u8> {
+    let rule = |(name, shape, mean, scale)| TensorRule::Floats(name, shape, mean, scale);
+    safetensors(&tensors.into_iter().map(rule).collect::<Vec<_>>(), seed)
+}
+
 impl AdapterCase {
     /// The model that the adapter is for.
     pub(crate) fn base(&self) -> Case {
