@@ -26,7 +26,7 @@ pub(crate) struct AdaptedModel<'a> {
 
 /// The order that rows of queries and keys are put into.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RowOrder {
+enum HeadOrder {
     AsStored,
     ToPairs,
     ToHalves,
@@ -51,15 +51,15 @@ impl AdaptedModel<'_> {
         Ok(parts)
     }
 
-    fn row_order(&self, adapter: &StoredAdapter) -> RowOrder {
+    fn row_order(&self, adapter: &StoredAdapter) -> HeadOrder {
         let base = self.files.architecture();
         let in_pairs = |architecture: &Option<String>| {
             architecture.as_deref().is_some_and(|architecture| IN_PAIRS.contains(&architecture))
         };
         match (in_pairs(&base), in_pairs(&adapter.architecture)) {
-            (true, false) => RowOrder::ToPairs,
-            (false, true) => RowOrder::ToHalves,
-            _ => RowOrder::AsStored,
+            (true, false) => HeadOrder::ToPairs,
+            (false, true) => HeadOrder::ToHalves,
+            _ => HeadOrder::AsStored,
         }
     }
 
@@ -84,7 +84,7 @@ impl AdaptedModel<'_> {
         module: &str,
         stored: &StoredModule,
         (all, part): (&[ModulePart], &ModulePart),
-        order: RowOrder,
+        order: HeadOrder,
     ) -> Result<PartTensors, AdapterError> {
         let is_embedding = part.path == EMBEDDING.trim_end_matches(".weight");
         let outs = all.iter().map(|part| part.rows.end).max().unwrap_or(0);
@@ -148,18 +148,18 @@ impl AdaptedModel<'_> {
         module: &str,
         low: &StoredLowRank,
         part: &ModulePart,
-        order: RowOrder,
+        order: HeadOrder,
     ) -> Result<StoredLowRank, AdapterError> {
         let rows: Vec<usize> = match (order, part.heads) {
-            (RowOrder::AsStored, _) | (_, None) => part.rows.clone().collect(),
+            (HeadOrder::AsStored, _) | (_, None) => part.rows.clone().collect(),
             (order, Some(heads)) => {
                 let width = part.rows.len() / heads.max(1);
                 let half = width / 2;
                 let from = |row: usize| {
                     let (head, at) = (row / width.max(1), row % width.max(1));
                     let at = match order {
-                        RowOrder::ToPairs => at % 2 * half + at / 2,
-                        RowOrder::ToHalves | RowOrder::AsStored => at % half.max(1) * 2 + at / half.max(1),
+                        HeadOrder::ToPairs => at % 2 * half + at / 2,
+                        HeadOrder::ToHalves | HeadOrder::AsStored => at % half.max(1) * 2 + at / half.max(1),
                     };
                     part.rows.start + head * width + at
                 };

@@ -35,7 +35,7 @@ pub(crate) struct PeftConfig {
 
 /// The fields that are read.
 #[derive(Deserialize)]
-struct Fields {
+struct PeftFields {
     peft_type: Option<String>,
     r: Option<f64>,
     lora_alpha: Option<f64>,
@@ -136,7 +136,7 @@ fn malformed(what: String) -> AdapterError {
 impl PeftConfig {
     pub(crate) fn read(json: &[u8]) -> Result<Self, AdapterError> {
         let whole: Value = serde_json::from_slice(json).map_err(|error| malformed(error.to_string()))?;
-        let fields: Fields = serde_json::from_slice(json).map_err(|error| malformed(error.to_string()))?;
+        let fields: PeftFields = serde_json::from_slice(json).map_err(|error| malformed(error.to_string()))?;
         let kind = fields.peft_type.as_deref().unwrap_or("LORA");
         if kind != "LORA" {
             return Err(AdapterError::Unsupported { what: format!("'peft_type' = \"{kind}\""), remedy: MERGE });
