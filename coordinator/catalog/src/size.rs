@@ -111,8 +111,8 @@ pub(super) fn estimate(
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
 
-/// The same with a model's adapters, which are f32 on the CPU whatever their files have. A size that the operator stated
-/// is meant with them.
+/// The same with a model's adapters, which are f32 on the CPU whatever their files have. A size that the operator
+/// stated is meant with them.
 pub(super) fn beside(size: SizeEstimate, adapters: &BTreeMap<String, AdapterSource>) -> SizeEstimate {
     let stored: ByteCount = adapters.values().map(AdapterSource::bytes).sum();
     if size.rule == SizeRule::Manifest || stored == ByteCount::ZERO {

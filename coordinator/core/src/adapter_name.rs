@@ -2,7 +2,7 @@
 
 use model_boss_protocol::ModelId;
 
-/// What a name that is no model's own stands for.
+/// The meaning of a name that is no model's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdapterName {
     /// An adapter of a model.

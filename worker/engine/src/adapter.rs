@@ -1,5 +1,5 @@
-//! Adapters of a loaded model (LoRA: Hu et al., 2021, arXiv 2106.09685): low-rank products beside its matrices, by which
-//! a sequence is computed. The engine passes them to the decoder and keeps sequences of different adapters apart.
+//! Adapters of a loaded model (LoRA: Hu et al., 2021, arXiv 2106.09685): low-rank products beside its matrices, by
+//! which a sequence is computed. The engine passes them to the decoder and keeps sequences of different adapters apart.
 //! Their contents are the decoder's own.
 
 use std::any::Any;

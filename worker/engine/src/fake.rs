@@ -200,7 +200,7 @@ impl FakeDecoder {
         permit
     }
 
-    /// What blocks of the step are computed for.
+    /// The class of lengths and the adapter that blocks of the step are computed for.
     fn class(&self, step: &DecoderStep<'_>) -> (usize, u64) {
         (self.length_class(step.length), step.adapter.map_or(0, |adapter| adapter.id()))
     }

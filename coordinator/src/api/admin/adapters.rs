@@ -60,7 +60,7 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let LoadAdapterBody { lora_name, lora_path, base_model_name, load_inplace } = call.body().await?.parse().await?;
     let (asker, client) = (asker(&call), call.client()?);
     let (model, name) = meant(&call.context, &lora_name, base_model_name.as_deref())?;
-    // Whoever may order about the model may order about its adapters.
+    // The permission for the model is that for its adapters.
     call.permit_model(&model)?;
     let (catalog, id, adapter) = (Arc::clone(&call.context.catalog), model.clone(), name.clone());
     let added = spawn_blocking(move || catalog.add_adapter(&id, &adapter, (&lora_path, asker), load_inplace)).await;

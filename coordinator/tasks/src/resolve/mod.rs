@@ -134,8 +134,8 @@ pub struct Removed {
 
 /// Resolves the names of a request.
 ///
-/// Errors: 404 for a task or an adapter that does not exist, 403 for a model or task that the client may not use. An unknown model is
-/// no error here: the scheduler has all names, and finds similar ones.
+/// Errors: 404 for a task or an adapter that does not exist, 403 for a model or task that the client may not use. An
+/// unknown model is no error here: the scheduler has all names, and finds similar ones.
 pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
     let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();

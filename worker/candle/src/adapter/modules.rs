@@ -1,5 +1,5 @@
-//! The modules of a model by the names that adapters call them: those of `transformers`, of the model's own files and of
-//! GGUF. Each leads to the decoder's parts that it is made of. Families with fused projections have several.
+//! The modules of a model by the names that adapters call them: those of `transformers`, of the model's own files and
+//! of GGUF. Each leads to the decoder's parts that it is made of. Families with fused projections have several.
 
 use std::collections::HashMap;
 use std::ops::Range;

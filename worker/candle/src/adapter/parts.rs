@@ -15,7 +15,7 @@ pub(crate) struct DecoderAdapter {
     pub(crate) parts: HashMap<String, AdapterPart>,
 }
 
-/// What an adapter has in place of a matrix, or beside it. Tensors are made in the host's memory, and are moved to the
+/// An adapter's tensors in place of a matrix, or beside it. Tensors are made in the host's memory, and are moved to the
 /// matrix's device when they are first used: by the one thread that computes there.
 pub(crate) struct AdapterPart(Mutex<PartTensors>);
 

@@ -1,5 +1,5 @@
-//! The modules that an adapter is for, as PEFT decides it by their names: lists of endings, or a regular expression; some
-//! layers only; all but some.
+//! The modules that an adapter is for, as PEFT decides it by their names: lists of endings, or a regular expression;
+//! some layers only; all but some.
 
 use fancy_regex::Regex;
 use serde::Deserialize;
