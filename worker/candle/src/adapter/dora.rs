@@ -1,5 +1,5 @@
-//! The lengths of an adapted matrix's rows, or of an embedding's columns, by which DoRA divides (Liu et al., 2024, arXiv
-//! 2402.09353): those of `W + scale B A`, whatever type the model's files have the matrix in.
+//! The lengths of an adapted matrix's rows, or of an embedding's columns, by which DoRA divides (Liu et al., 2024,
+//! arXiv 2402.09353): those of `W + scale B A`, whatever type the model's files have the matrix in.
 
 use std::ops::Range;
 

@@ -95,7 +95,7 @@ pub(crate) struct LayerMemory<'a> {
 }
 
 enum LayerMlp {
-    Dense(Mlp),
+    Dense(Box<Mlp>),
     Experts(Box<Experts>),
     None,
 }
@@ -130,6 +130,7 @@ impl Layer {
         let before = mixes && (norms.before() || parallel);
         let mixer_norms = [norm(MIXER_NORM, before)?, norm(MIXER_POST_NORM, mixes && norms.behind())?];
         let mlp_norms = [norm(MLP_NORM, feeds && norms.before())?, norm(MLP_POST_NORM, feeds && norms.behind())?];
+        let dense = |mlp: Mlp| LayerMlp::Dense(Box::new(mlp));
         Ok(Self {
             mixer_norms,
             mixer: match mixer {
@@ -148,8 +149,8 @@ impl Layer {
             },
             mlp_norms,
             mlp: match feed_forward {
-                FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
-                FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
+                FeedForward::Gated(mlp) => dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
+                FeedForward::Plain(mlp) => dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
                 FeedForward::Experts(experts) => {
                     LayerMlp::Experts(Box::new(Experts::read(parts, experts, index, source)?))
                 }
