@@ -1,5 +1,6 @@
 //! The coordinator, which serves every model of a GPU machine on one port, and the command line beside it.
 
+mod adapters;
 mod api;
 mod audit;
 mod driver;

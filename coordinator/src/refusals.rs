@@ -59,7 +59,7 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
 /// The error that a client gets for a name that it may not use.
 pub(crate) fn denied(denial: Denial) -> ApiError {
     let code = match denial {
-        Denial::UnknownTask { .. } => ErrorCode::ModelNotFound,
+        Denial::UnknownTask { .. } | Denial::UnknownAdapter { .. } => ErrorCode::ModelNotFound,
         Denial::ModelNotAllowed(_) | Denial::MachineNotAllowed => ErrorCode::InsufficientScope,
         Denial::TaskIsLocal | Denial::ClientIsLocal | Denial::NothingLeft(_) => ErrorCode::CloudNotAllowed,
     };

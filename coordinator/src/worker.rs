@@ -10,6 +10,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::WorkerAdapters;
+
 /// The longest time between the end of a process's connections and the report of its end: guards end its descendants
 /// first.
 const DEATH_NEWS: Duration = Duration::from_secs(2);
@@ -33,6 +35,8 @@ pub(crate) struct Worker {
     pub(crate) kill_reason: OnceLock<&'static str>,
     /// The token is cancelled when a worker that has served has ended, or is being ended.
     pub(crate) ended: CancellationToken,
+    /// The adapters that it was given.
+    pub(crate) adapters: WorkerAdapters,
     /// The threads that the worker was last ordered to compute with.
     pub(crate) share: watch::Sender<Option<CpuShare>>,
 }

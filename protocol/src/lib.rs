@@ -54,7 +54,7 @@ pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Toke
 pub use instruction_set::{InstructionSet, InstructionSetError};
 pub use kv_cache_type::{KvCacheType, ParseKvCacheTypeError};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
-pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe};
+pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe, is_adapter_name};
 pub use multipart::{FormError, FormPart, form_boundary, form_parts};
 pub use others::{OtherLease, OtherRequest};
 pub use printable::{Label, PrintableWriter, is_printable, printable, printable_line, push_printable};

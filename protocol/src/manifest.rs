@@ -1,6 +1,7 @@
 //! Manifests: `manifests/NAME.toml`, or `model.toml` in a folder beside its weights (a package, DM-9).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,10 @@ pub struct Manifest {
     /// The model's weights. A package needs none: it uses its own folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
+    /// LoRA adapters of the model by their names: folders of PEFT or GGUF files. Requests name one as `MODEL:ADAPTER`
+    /// (EN-9).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub adapters: BTreeMap<String, PathBuf>,
     /// The device that the model should run on.
     #[serde(default)]
     pub device: DeviceId,
@@ -139,6 +144,9 @@ pub enum ManifestError {
     /// The name has characters that break URLs or terminals.
     #[error("'{0}' cannot name a model; use letters, digits and . _ - / : @ +, at most 200 characters")]
     BadName(String),
+    /// An adapter's name has characters that break names of models.
+    #[error("'adapters': '{0}' cannot name an adapter; use letters, digits and . _ - @ +, at most 100 characters")]
+    BadAdapter(String),
     /// A value is zero that must not be.
     #[error("'{0}' must be at least 1")]
     Zero(&'static str),
@@ -262,6 +270,9 @@ impl Manifest {
         if self.threads == Some(0) {
             return Err(ManifestError::Zero("threads"));
         }
+        if let Some(name) = self.adapters.keys().find(|name| !is_adapter_name(name)) {
+            return Err(ManifestError::BadAdapter(name.clone()));
+        }
         if self.window == Some(0) {
             return Err(ManifestError::Zero("window"));
         }
@@ -299,6 +310,12 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// Whether a text can name an adapter, behind its model's name and a colon.
+pub fn is_adapter_name(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-@+".contains(&b);
+    !name.is_empty() && name.len() <= 100 && name.bytes().all(allowed)
 }
 
 /// The kind of program that runs a model.

@@ -36,6 +36,9 @@ pub mod headers {
     /// the prompt's first tokens that stay; a negative one means the whole prompt. Without the header the answer ends
     /// there. Only our own worker reads it.
     pub const CONTEXT_SHIFT: &str = "x-context-shift";
+    /// Bytes of an adapter's configuration, with which the body of `PUT /adapters/{name}` begins; the weights follow.
+    /// Without the header the body is a GGUF file.
+    pub const ADAPTER_CONFIG: &str = "x-adapter-config-bytes";
 }
 
 /// The line that starts a worker, as JSON.

@@ -1,6 +1,7 @@
 //! Whole-system tests: the real coordinator with fake workers, and both real binaries with a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests, and helpers of tests")]
 
+mod adapters;
 mod all_at_once;
 mod bad_disk;
 mod bad_requests;

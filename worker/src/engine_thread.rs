@@ -271,14 +271,12 @@ fn load_engine(
         },
         ..TextEngineSettings::default()
     };
+    let adapters = decoder.adapter_loader();
     let engine = TextEngine::new(decoder, Arc::clone(&text.vocabulary), settings, Arc::clone(&worker.activity));
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
-    worker.serve(Serving::new(
-        text,
-        engine.info().clone(),
-        (engine.monitor(), engine.places()),
-        EngineInbox::Sequences(commands),
-    ));
+    let places = (engine.monitor(), engine.places());
+    let serving = Serving::new(text, engine.info().clone(), places, EngineInbox::Sequences(commands));
+    worker.serve(serving.with_adapters(adapters));
     Ok(engine)
 }
 

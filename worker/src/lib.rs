@@ -4,6 +4,7 @@
 //! Knows no candle: the binary passes a [`WorkerBackend`] in. Knows no other model and schedules nothing.
 
 mod about;
+mod adapters;
 mod allocator;
 mod args;
 mod backend;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::speech::SpeechInfo;
 use model_boss_engine::{
-    Activity, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse, Reply, SequenceId,
-    SightInfo, Work,
+    Activity, AdapterLoader, EncodedForm, EncoderInfo, EngineInfo, Generate, ImageDigests, PlaceReport, PlaceUse,
+    Reply, SequenceId, SightInfo, Work,
 };
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, StreamStats,
@@ -17,6 +17,7 @@ use model_boss_protocol::{
 };
 use tokio::sync::{Semaphore, SetOnce, mpsc, oneshot};
 
+use crate::adapters::AdapterTable;
 use crate::defaults::RequestDefaults;
 use crate::encoding::{EncodeError, EncodeItem, EncodeJob, EncodedRows, TextTokens, asked_priority};
 use crate::forms::Forms;
@@ -66,6 +67,8 @@ pub(crate) struct Serving {
     pub(crate) forms: Forms,
     pub(crate) info: EngineInfo,
     pub(crate) images: ImageDesk,
+    /// The adapters beside the model.
+    pub(crate) adapters: AdapterTable,
     /// Places for requests whose sound is decoded.
     pub(crate) listening: Semaphore,
     /// The monitor of streamed layers.
@@ -240,7 +243,17 @@ impl WorkerState {
         let held = |place: &PlaceReport| (self.leased_name(place), ByteCount(place.weight_bytes + place.kv_bytes));
         let host: u64 = reports.iter().map(|place| place.host_bytes).sum();
         let host = (host > 0).then_some((DeviceId::Cpu, ByteCount(host)));
-        reports.iter().map(held).chain(host).collect()
+        let mut all: Vec<(DeviceId, ByteCount)> = reports.iter().map(held).chain(host).collect();
+        self.add_adapters(&mut all);
+        all
+    }
+
+    /// Adds the bytes of adapters. Their parts are small and on the devices of their layers; they count on the first.
+    fn add_adapters(&self, places: &mut [(DeviceId, ByteCount)]) {
+        let bytes = self.serving.get().map_or(ByteCount::ZERO, Serving::adapter_bytes);
+        if let Some((_, first)) = places.first_mut() {
+            *first = *first + bytes;
+        }
     }
 
     /// The most bytes it will hold on each device, by the names of the lease; empty without a limit on keys and values.
@@ -263,6 +276,7 @@ impl WorkerState {
         }
         let host: u64 = places.iter().map(|place| place.report().host_bytes).sum();
         all.extend((host > 0).then_some((DeviceId::Cpu, ByteCount(host))));
+        self.add_adapters(&mut all);
         all
     }
 
@@ -326,7 +340,18 @@ impl Serving {
         let images = ImageDesk { digests: ImageDigests::default(), places: Semaphore::new(MOST_DECODING) };
         let listening = Semaphore::new(MOST_LISTENING);
         let next_sequence = AtomicU64::new(0);
-        Self { text, forms: Forms::new(), info, images, listening, monitor, places, inbox, next_sequence }
+        let adapters = AdapterTable::new(None);
+        Self { text, forms: Forms::new(), info, images, adapters, listening, monitor, places, inbox, next_sequence }
+    }
+
+    /// The same with adapters, which this loader makes.
+    pub(crate) fn with_adapters(self, loader: Option<Arc<dyn AdapterLoader>>) -> Self {
+        Self { adapters: AdapterTable::new(loader), ..self }
+    }
+
+    /// Bytes of the adapters.
+    fn adapter_bytes(&self) -> ByteCount {
+        ByteCount(self.adapters.bytes())
     }
 
     /// The facts of an encoder.

@@ -112,7 +112,8 @@ impl Catalog {
     /// Whether both hold the same revisions of the same models, and the same problems.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let is_same = |(one, other): (&Arc<Model>, &Arc<Model>)| {
-            one.file == other.file && one.description.revision == other.description.revision
+            let same = one.file == other.file && one.description.revision == other.description.revision;
+            same && one.adapters == other.adapters
         };
         self.problems == other.problems
             && self.models.len() == other.models.len()
@@ -132,6 +133,13 @@ impl Catalog {
     /// The model with this name or alias; `name:latest` means `name` where nothing else has that name.
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
         self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
+    }
+
+    /// Whether requests can name a model or an adapter of a manifest so.
+    pub fn knows(&self, name: &str) -> bool {
+        let of_model =
+            |(base, adapter): (&str, &str)| self.find(base).is_some_and(|model| model.adapters.contains_key(adapter));
+        self.find(name).is_some() || name.rsplit_once(':').is_some_and(of_model)
     }
 
     /// The models' descriptions for the scheduler. `engines` never change while the process runs.

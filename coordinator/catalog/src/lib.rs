@@ -3,6 +3,7 @@
 //! good version. The crate reads files' names, sizes and headers, never their data.
 
 mod about;
+mod adapters;
 mod by_path;
 mod engines;
 mod entries;
@@ -15,6 +16,7 @@ mod kind;
 mod live;
 mod manifest_folders;
 mod model;
+mod named_adapters;
 mod package;
 mod pulled;
 mod read;
@@ -26,11 +28,13 @@ mod stamps;
 mod tests;
 mod voices;
 
+pub use adapters::{AdapterContent, AdapterReadError, AdapterSource};
 pub use by_path::{Asker, PathError};
 pub use engines::{Engines, ForeignEngine, NoEngine, find_llama_server};
 pub use entries::Catalog;
 pub use live::{CatalogListener, LiveCatalog};
 pub use manifest_folders::ManifestFolders;
 pub use model::Model;
+pub use named_adapters::AddAdapterError;
 pub use pulled::{PulledManifest, PulledManifestError, write_manifest};
 pub use roots::ModelRoots;

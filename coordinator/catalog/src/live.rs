@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::ModelRoots;
+use super::adapters::AddedAdapters;
 use super::by_path::{self, ByPath, PathError};
 use super::engines::Engines;
 use super::entries::Catalog;
@@ -35,12 +36,14 @@ const REST_OF_CORE: u32 = 59;
 /// The last good catalog of a folder, and the models named by path.
 pub struct LiveCatalog {
     folders: ManifestFolders,
-    roots: ModelRoots,
+    pub(crate) roots: ModelRoots,
     engines: Engines,
     current: RwLock<Arc<Catalog>>,
     /// The models named by path. The lock is held while the catalog changes, because one of two simultaneous changes
     /// would be lost.
     by_path: Mutex<NamedByPath>,
+    /// Adapters that were added while the process runs.
+    pub(crate) added: AddedAdapters,
     listener: CatalogListener,
 }
 
@@ -68,7 +71,9 @@ impl LiveCatalog {
         let folders = from.into();
         let current = Arc::new(Catalog::read(folders.clone()));
         let by_path = Mutex::default();
-        let live = Self { folders, roots, engines, current: RwLock::new(Arc::clone(&current)), by_path, listener };
+        let added = AddedAdapters::default();
+        let live =
+            Self { folders, roots, engines, current: RwLock::new(Arc::clone(&current)), by_path, added, listener };
         live.announce(&current, &NamedByPath::default());
         live
     }

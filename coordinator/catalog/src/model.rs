@@ -10,6 +10,7 @@ use model_boss_hub::HubName;
 use model_boss_protocol::{Backend, Category, Manifest, Modality, Residency, SpeechVoice};
 
 use super::about::About;
+use super::adapters::AdapterSource;
 use super::files::ModelFile;
 use crate::voices::voices_of;
 use crate::{fitness, size};
@@ -25,6 +26,8 @@ pub struct Model {
     pub source: PathBuf,
     /// Whether the manifest names a repository of a hub whose files were not downloaded.
     pub is_absent: bool,
+    /// The adapters that the manifest names.
+    pub adapters: BTreeMap<String, AdapterSource>,
     /// The time of the manifest's last change, in seconds since 1970.
     pub created: u64,
     /// The files at the time of reading: changed files make another `Model`.
@@ -68,7 +71,8 @@ impl Model {
             vram_mb: None,
             ..self.manifest.clone()
         };
-        size::estimate(&manifest, self.description.category, &self.source, &self.files, backend)
+        let size = size::estimate(&manifest, self.description.category, &self.source, &self.files, backend);
+        size::beside(size, &self.adapters)
     }
 
     /// The reason why the candle worker cannot run the model, by its headers. The first call reads files, so it may

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Fields of a manifest that choose a program, an environment or an engine: only an operator may set them.
-const OPERATORS_FIELDS: [&str; 4] = ["command", "llamacpp_backend", "recipe", "speech"];
+const OPERATORS_FIELDS: [&str; 5] = ["adapters", "command", "llamacpp_backend", "recipe", "speech"];
 
 /// A `model.toml` beside its weights, written by an untrusted author. The fields mean what they mean in [`Manifest`].
 #[derive(Deserialize)]
@@ -160,6 +160,7 @@ impl Package {
             }),
             recipe: None,
             source: self.source,
+            adapters: BTreeMap::new(),
             device: self.device,
             context_length: self.context_length,
             kv_cache_type: self.kv_cache_type,

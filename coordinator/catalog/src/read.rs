@@ -1,5 +1,6 @@
 //! Reads one manifest file into one [`Model`], or into the reason why not.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -10,6 +11,7 @@ use model_boss_host::plain_file::{read_opened, read_plain_file};
 use model_boss_hub::is_present;
 use model_boss_protocol::{Backend, Category, Manifest, ManifestError, ModelId};
 
+use super::adapters::{self, AdapterSource};
 use super::files::ModelFile;
 use super::folders::Folders;
 use super::kind;
@@ -59,6 +61,7 @@ pub(super) struct ParsedManifest {
     pub(super) file: PathBuf,
     pub(super) source: PathBuf,
     pub(super) files: Vec<ModelFile>,
+    pub(super) adapters: BTreeMap<String, AdapterSource>,
     /// The text that determines the revision, together with the files.
     pub(super) text: String,
 }
@@ -89,7 +92,8 @@ pub(super) fn written_by_stranger(
     let path = manifest.source.as_ref().and_then(|source| source.path.as_ref());
     let source = path.map_or_else(|| folder.to_owned(), |path| folder.join(path));
     let files = files::model_files_in(&source, folders);
-    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
+    let adapters = BTreeMap::new();
+    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, adapters, text })
 }
 
 /// Whether the manifest and the model's files are as they were when the model was read.
@@ -99,7 +103,8 @@ pub(super) fn is_unchanged(model: &Model, folders: &mut Folders) -> bool {
     }
     let Some(folder) = folder_of(&model.file) else { return false };
     let source = source_of(&model.manifest, &model.file, &folder, folders);
-    source.is_some_and(|source| source == model.source && files::model_files_in(&source, folders) == model.files)
+    adapters::of_manifest(&model.manifest, &folder, folders) == model.adapters
+        && source.is_some_and(|source| source == model.source && files::model_files_in(&source, folders) == model.files)
 }
 
 /// Reads one manifest of the operator's. A text that was parsed before is not parsed again.
@@ -136,10 +141,11 @@ pub(super) fn written(
     })?;
 
     let files = files::model_files_in(&source, folders);
+    let adapters = adapters::of_manifest(&manifest, &folder, folders);
     if let Some(stamp) = stamp {
         folders.stamps.keep(file, stamp);
     }
-    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, text })
+    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, adapters, text })
 }
 
 fn is_package(file: &Path) -> bool {
@@ -170,7 +176,7 @@ fn source_of(manifest: &Manifest, file: &Path, folder: &Path, folders: &mut Fold
 impl ParsedManifest {
     /// A number that changes with the text and the files.
     pub(super) fn revision(&self) -> u64 {
-        size::revision(&self.text, &self.files)
+        size::revision(&adapters::text_without(&self.text), &self.files)
     }
 
     /// The model; the earlier one if neither text nor files changed.
@@ -180,6 +186,7 @@ impl ParsedManifest {
             before.description.revision == revision
                 && before.source == self.source
                 && before.manifest.name == self.manifest.name
+                && before.adapters == self.adapters
         };
         before.filter(same).map(Arc::clone).unwrap_or_else(|| Arc::new(described(self, revision)))
     }
@@ -187,7 +194,7 @@ impl ParsedManifest {
 
 /// Describes the model; reads the files' headers for its size.
 fn described(written: ParsedManifest, revision: u64) -> Model {
-    let ParsedManifest { manifest, file, source, files, text } = written;
+    let ParsedManifest { manifest, file, source, files, adapters, text } = written;
     let category = match manifest.category() {
         Category::Llm if manifest.category.is_none() => kind::category_of(&source, &files).unwrap_or(Category::Llm),
         stated => stated,
@@ -197,7 +204,7 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
         category,
         device: manifest.place(),
-        size: size::estimate(&manifest, category, &source, &files, Backend::Candle),
+        size: size::beside(size::estimate(&manifest, category, &source, &files, Backend::Candle), &adapters),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         // The backend is decided later.
         bulk_waits: false,
@@ -219,6 +226,7 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
         manifest,
         file,
         source,
+        adapters,
         created,
         files,
         text,
@@ -249,6 +257,7 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
         ManifestError::BadName(name) => {
             text.lines().position(|line| line.contains(&format!("\"{name}\""))).map(|index| index + 1)
         }
+        ManifestError::BadAdapter(name) => line_of_field(text, name).or_else(|| line_of_table(text, "adapters")),
         ManifestError::Zero(field) => line_of_field(text, field),
         ManifestError::VramTwice => line_of_field(text, "vram_mb"),
         ManifestError::Speech(_)

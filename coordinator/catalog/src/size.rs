@@ -1,10 +1,12 @@
 //! An estimate of the memory that a model will need (RC-20), from manifest, headers, file sizes and name.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_core::{SizeEstimate, SizeRule, Streaming};
 use model_boss_protocol::{Backend, ByteCount, Category, KvCacheType, Manifest, ResidencyMode};
 
+use super::adapters::AdapterSource;
 use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, ModelShape};
 use super::speech_size;
@@ -108,6 +110,22 @@ pub(super) fn estimate(
         cache((manifest, category), &shape, backend, KvCacheType::F16)
     });
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
+}
+
+/// The same with a model's adapters, which are f32 on the CPU whatever their files have. A size that the operator
+/// stated is meant with them.
+pub(super) fn beside(size: SizeEstimate, adapters: &BTreeMap<String, AdapterSource>) -> SizeEstimate {
+    let stored: ByteCount = adapters.values().map(AdapterSource::bytes).sum();
+    if size.rule == SizeRule::Manifest || stored == ByteCount::ZERO {
+        return size;
+    }
+    let added = stored + stored;
+    let streamed = size.streamed.map(|streaming| Streaming {
+        whole: streaming.whole + added,
+        least: streaming.least + added,
+        ..streaming
+    });
+    SizeEstimate { bytes: size.bytes + added, streamed, ..size }
 }
 
 /// The memory of the slots that streamed layers pass through (RS-6): the block in use and those fetched ahead. A block

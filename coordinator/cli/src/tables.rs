@@ -23,6 +23,10 @@ pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliEr
             let served_as = format!("elsewhere, as {}", text(&model["served_as"]));
             return [text(&model["id"]), "cloud".into(), "-".into(), "-".into(), "-".into(), served_as];
         }
+        if model["kind"] == "adapter" {
+            let parent = format!("beside {}", text(&model["parent"]));
+            return [text(&model["id"]), "adapter".into(), "-".into(), "-".into(), "-".into(), parent];
+        }
         let mut name = text(&model["id"]);
         for alias in items(model, "aliases") {
             name.push_str(&format!(" ({})", text(alias)));
@@ -56,7 +60,11 @@ pub(super) async fn ps(client: &Client, as_json: bool) -> Result<String, CliErro
             (Some("loading"), Some(share)) if share > 0.0 => format!("loading {:.0}%", share * 100.0),
             (state, _) => state.unwrap_or("-").to_owned(),
         };
-        let (model, devices) = (text(&slot["model"]), devices.join(", "));
+        let adapters: Vec<String> = items(slot, "adapters").map(text).collect();
+        let (mut model, devices) = (text(&slot["model"]), devices.join(", "));
+        if !adapters.is_empty() {
+            model.push_str(&format!(" (+ {})", adapters.join(", ")));
+        }
         [model, size.to_string(), devices, state, layers(slot), threads(slot), until(slot, now)]
     });
     Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "LAYERS", "THREADS", "UNTIL"], rows))

@@ -3,6 +3,7 @@
 //! It has no clock, sockets, processes or Redis. Each [`Event`] has the moment at which it happened, and is answered
 //! with [`Effect`]s. The same events give the same effects.
 
+mod adapter_name;
 mod admission;
 mod by_number;
 mod catalog;
@@ -43,6 +44,7 @@ mod time;
 mod timer;
 mod view;
 
+pub use adapter_name::AdapterName;
 pub use decision::{Decision, Verdict};
 pub use effect::Effect;
 pub use event::{DeviceObservation, Event, ExitReport, RequestOutcome, Submission};

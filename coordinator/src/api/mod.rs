@@ -16,8 +16,8 @@ mod route;
 use std::sync::Arc;
 
 use admin::{
-    access, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan, prometheus,
-    providers, requests, status, tasks,
+    access, adapters, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan,
+    prometheus, providers, requests, status, tasks,
 };
 use axum::Router;
 use inference::{messages, models, ollama, openai, responses, speech, tokens, transcripts};
@@ -119,6 +119,8 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/batches/{*id}", Inference, batches::order, described::batch_orders())
         .get("/api/v1/events", Read, events::events, described::events())
         .get("/api/v1/logs/{*id}", Read, logs::logs, described::logs())
+        .post("/v1/load_lora_adapter", Manage, adapters::load, described::load_adapter())
+        .post("/v1/unload_lora_adapter", Manage, adapters::unload, described::unload_adapter())
         .post("/api/v1/load", Manage, manage::load, described::load())
         .post("/api/v1/unload", Manage, manage::unload, described::unload())
         .post("/api/v1/plan", Manage, plan::plan, described::plan())

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use model_boss_core::{Event, Principal, RequestOutcome, RungChoice};
+use model_boss_core::{AdapterName, Event, Principal, RequestOutcome, RungChoice};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, RequestId};
 use model_boss_tasks::{CloudFallback, NameQuestion, Providers, Surroundings, TaskNames, operate_machine, resolve};
 use tokio::sync::oneshot;
@@ -68,7 +68,8 @@ impl Bench {
 fn within<T>(decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
     let (names, providers) = (TaskNames::default(), Providers::new());
     let cloud_fallback = CloudFallback::Allowed;
-    decide(&Surroundings { names: &names, providers: &providers, cloud_fallback, model_named: &|_| None })
+    let (model_named, adapter_named) = (&|_: &str| None, &|_: &str| AdapterName::Other);
+    decide(&Surroundings { names: &names, providers: &providers, cloud_fallback, model_named, adapter_named })
 }
 
 fn turn() -> Ruling {

@@ -22,6 +22,7 @@ use runner::WorkerRunner;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::adapters::WorkerAdapters;
 use crate::worker::Worker;
 
 pub(crate) use engine_gate::{ENGINE_GATE, engine_gate};
@@ -56,6 +57,7 @@ impl Supervisor {
             kill: CancellationToken::new(),
             kill_reason: OnceLock::new(),
             ended: CancellationToken::new(),
+            adapters: WorkerAdapters::default(),
             share: watch::Sender::new(None),
         });
         self.workers.insert(order.slot, Arc::clone(&worker));

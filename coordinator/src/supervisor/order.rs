@@ -10,7 +10,9 @@ use model_boss_host::probe::SimulatedMachine;
 use model_boss_host::process::Spawner;
 use model_boss_host::programs::Programs;
 use model_boss_host::state_folder::StateFolder;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, InstructionSet, Residency, SandboxMode, TextLimits};
+use model_boss_protocol::{
+    Backend, ByteCount, DeviceId, InstructionSet, PromptFormat, Residency, SandboxMode, TextLimits,
+};
 
 use crate::leases::Leases;
 use crate::scheduling::News;
@@ -82,4 +84,16 @@ pub(crate) struct SpawnOrder {
 /// The default limit of a load: one minute, and 20 seconds for each GiB.
 pub(super) fn load_timeout_for(size: ByteCount) -> Duration {
     Duration::from_secs(60).saturating_add(Duration::from_secs_f64(20.0 * size.0 as f64 / ByteCount::gib(1).0 as f64))
+}
+
+/// A prompt format as a chat template, which the candle worker takes.
+pub(super) fn template_of(format: PromptFormat) -> String {
+    match format {
+        PromptFormat::Raw => "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned(),
+        PromptFormat::Alpaca => "{% for message in messages %}\
+             {% if message.role in ['system', 'developer'] %}{{ message.content }}\n\n\
+             {% elif message.role == 'assistant' %}### Response:\n{{ message.content }}\n\n\
+             {% else %}### Instruction:\n{{ message.content }}\n\n{% endif %}{% endfor %}### Response:\n"
+            .to_owned(),
+    }
 }

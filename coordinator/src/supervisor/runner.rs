@@ -18,8 +18,7 @@ use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{
-    ByteCount, DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder,
-    WorkerSpec,
+    ByteCount, DeviceId, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder, WorkerSpec,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
@@ -30,7 +29,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::contract::{Contract, Sign};
 use super::ended::{kill, not_started, report, shell_code, signal};
 use super::engine_gate::ENGINE_GATE;
-use super::order::{SpawnOrder, Tools, load_timeout_for};
+use super::order::{SpawnOrder, Tools, load_timeout_for, template_of};
 use super::output::Output;
 use super::ports::Port;
 use crate::worker::Worker;
@@ -230,11 +229,12 @@ impl WorkerRunner {
         match timeout(limit, self.until_ready(&check)).await {
             Ok(ReadyWorker { context_length, may_hold, cores }) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
-                self.tools.leases.loaded(slot, may_hold);
+                self.tools.leases.loaded(slot, may_hold.clone());
                 self.tools.news.event(Event::WorkerReady { slot, context_length, cores });
                 tokio::select! {
-                    why = self.until_hung(&check) => why,
+                    why = self.until_hung(&check, may_hold) => why,
                     never = self.pass_shares_on(lifeline) => match never {},
+                    never = self.worker.adapters.follow(&self.worker.model, upstream, &self.tools.catalog) => match never {},
                 }
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
@@ -271,7 +271,7 @@ impl WorkerRunner {
     }
 
     /// Waits until the worker hangs: it has work and makes no step, or does not answer its health check at all.
-    async fn until_hung(&self, check: &HealthCheck<'_>) -> String {
+    async fn until_hung(&self, check: &HealthCheck<'_>, mut may_hold: Vec<(DeviceId, ByteCount)>) -> String {
         let limit = self.tools.settings.hang_timeout;
         let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
         let mut last_sign = Instant::now();
@@ -281,6 +281,7 @@ impl WorkerRunner {
             match check.health((interval, None)).await {
                 Some(sign) => {
                     self.record_health(check.pid, sign.health.as_ref());
+                    self.record_growth(sign.health.as_ref(), &mut may_hold);
                     let engine = sign.engine;
                     let slowest = slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
                     let limit = limit.saturating_add(slowest).saturating_mul(self.slowdown(sign.health.as_ref()));
@@ -329,6 +330,14 @@ impl WorkerRunner {
     fn slowdown(&self, health: Option<&WorkerHealth>) -> u32 {
         let share = *self.worker.share.borrow();
         share.zip(health.and_then(|health| health.cores)).map_or(1, |(share, cores)| share.slowdown(cores))
+    }
+
+    /// Reports the most memory that a worker will hold where that has changed: by adapters that come and go.
+    fn record_growth(&self, health: Option<&WorkerHealth>, may_hold: &mut Vec<(DeviceId, ByteCount)>) {
+        if let Some(health) = health.filter(|health| health.may_hold != *may_hold) {
+            may_hold.clone_from(&health.may_hold);
+            self.tools.leases.loaded(self.order.slot, may_hold.clone());
+        }
     }
 
     /// Records a worker's health answer. On a simulated machine, the worker's memory is taken from it.
@@ -457,18 +466,6 @@ struct HealthCheck<'a> {
 impl HealthCheck<'_> {
     async fn health(&self, times: (Duration, Option<Duration>)) -> Option<Sign> {
         self.contract.health(self.pid, self.port, self.upstream, times).await
-    }
-}
-
-/// A prompt format as a chat template, which the candle worker takes.
-fn template_of(format: PromptFormat) -> String {
-    match format {
-        PromptFormat::Raw => "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned(),
-        PromptFormat::Alpaca => "{% for message in messages %}\
-             {% if message.role in ['system', 'developer'] %}{{ message.content }}\n\n\
-             {% elif message.role == 'assistant' %}### Response:\n{{ message.content }}\n\n\
-             {% else %}### Instruction:\n{{ message.content }}\n\n{% endif %}{% endfor %}### Response:\n"
-            .to_owned(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use model_boss_core::AdapterName;
 use model_boss_protocol::{ClientId, ModelId};
 use model_boss_tasks::{CloudFallback, NameQuestion, Providers, Surroundings, TaskNames, TasksFile, resolve};
 
@@ -74,6 +75,7 @@ fn main() {
         providers: &providers,
         cloud_fallback: CloudFallback::Off,
         model_named: &model_named,
+        adapter_named: &|_| AdapterName::Other,
     };
     let (anybody, known) = (ClientId::from("anybody"), ClientId::from("client-77"));
     let cases = [

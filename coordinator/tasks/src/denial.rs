@@ -1,5 +1,7 @@
 //! Reasons why a caller may not use a name.
 
+use model_boss_protocol::ModelId;
+
 /// A name that cannot be used, or an order that a caller may not give.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
@@ -10,6 +12,16 @@ pub enum Denial {
         name: String,
         /// A similar name, or the place where all are listed.
         hint: String,
+    },
+    /// The model has adapters, and none of this name.
+    #[error("model '{model}' has no adapter '{adapter}'; it has: {known}")]
+    UnknownAdapter {
+        /// The model.
+        model: ModelId,
+        /// The name behind the model's.
+        adapter: String,
+        /// The adapters that there are.
+        known: String,
     },
     /// The client's `allowed_models`, or those of its key, lack the model or task.
     #[error("this client may not use '{0}'; its 'allowed_models' in tasks.yaml or those of its key say what it may")]

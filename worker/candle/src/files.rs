@@ -145,6 +145,13 @@ impl ModelFiles {
         self.weights.has(&self.spelled(name))
     }
 
+    /// The architecture that a GGUF file names; none of other files.
+    pub(crate) fn architecture(&self) -> Option<String> {
+        let WeightFiles::Gguf(model) = &self.weights else { return None };
+        let header = model.header().ok()?;
+        header.find::<&str>("general.architecture").ok().flatten().map(str::to_owned)
+    }
+
     /// Whether the files are GGUF.
     pub(crate) fn is_gguf(&self) -> bool {
         matches!(self.weights, WeightFiles::Gguf(_))

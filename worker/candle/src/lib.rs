@@ -5,6 +5,7 @@
 //! planning of batches are elsewhere: the engine sees [`model_boss_engine::Decoder`] only.
 #![allow(clippy::arithmetic_side_effects, reason = "tensors have operators too; nothing here adds to a clock's moment")]
 
+mod adapter;
 mod convert;
 mod decoder;
 mod device;

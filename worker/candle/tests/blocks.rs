@@ -31,7 +31,16 @@ fn blocks(numbers: &[u32]) -> Vec<BlockId> {
 }
 
 fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
-    DecoderStep { blocks, past, length: past + tokens.len(), shared: 0, tokens, images: &[], logits: Logits::Last }
+    DecoderStep {
+        blocks,
+        past,
+        length: past + tokens.len(),
+        shared: 0,
+        tokens,
+        images: &[],
+        adapter: None,
+        logits: Logits::Last,
+    }
 }
 
 /// A decoder whose keys and values have this type.
@@ -191,6 +200,7 @@ fn en_2_logits_with_eight_bits_are_within_a_hundredth_of_their_range() {
                 shared: 0,
                 tokens: &tokens,
                 images: &[],
+                adapter: None,
                 logits: Logits::All,
             };
             load_as(&model, kind).forward(&[step]).unwrap().remove(0)

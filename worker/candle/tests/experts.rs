@@ -132,8 +132,16 @@ fn fa_6_a_shared_prefix_in_pages_changes_no_bit() {
         let mut last = |blocks: &[u32], past: usize, tokens: &[u32]| {
             let blocks: Vec<BlockId> = blocks.iter().map(|block| BlockId(*block)).collect();
             let length = past + tokens.len();
-            let step =
-                DecoderStep { blocks: &blocks, past, shared: 0, length, tokens, images: &[], logits: Logits::Last };
+            let step = DecoderStep {
+                blocks: &blocks,
+                past,
+                shared: 0,
+                length,
+                tokens,
+                images: &[],
+                adapter: None,
+                logits: Logits::Last,
+            };
             bits(&decoder.forward(&[step]).unwrap())
         };
         // Alone, and behind the first block of another sequence.

@@ -144,6 +144,7 @@ impl SeenPrompt {
             shared: 0,
             tokens: &self.tokens[tokens],
             images: &self.images,
+            adapter: None,
             logits,
         }
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use model_boss_images::SightFacts;
 
+use crate::adapter::{AdapterLoader, LoadedAdapter};
 use crate::images::{ImageTiles, SeenRows, StepImage};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
@@ -68,6 +69,8 @@ pub struct DecoderStep<'a> {
     /// The images of the sequence, in their order, those before and behind the step included. The rows of those that
     /// the step has tokens of are there.
     pub images: &'a [StepImage],
+    /// The adapter that the sequence is computed with, from its first token on; the model alone without one.
+    pub adapter: Option<&'a Arc<LoadedAdapter>>,
     /// The rows of logits that the engine will read.
     pub logits: Logits,
 }
@@ -145,6 +148,11 @@ pub trait Decoder: Send {
 
     /// Blocks whose contents are not needed any more: their memory may be given back.
     fn free(&mut self, blocks: &[BlockId]);
+
+    /// Makes adapters for this model, on other threads too; none for a decoder that takes no adapters.
+    fn adapter_loader(&self) -> Option<Arc<dyn AdapterLoader>> {
+        None
+    }
 
     /// The report on streamed layers; none where all layers are resident.
     fn monitor(&self) -> Option<Arc<Monitor>> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use model_boss_images::SightFacts;
 use model_boss_protocol::Priority;
 
+use crate::adapter::LoadedAdapter;
 use crate::constraint::{CompiledGrammar, ConstraintError};
 use crate::images::PromptImage;
 use crate::kv::CacheSalt;
@@ -95,6 +96,8 @@ pub struct Generate {
     /// Keys and values of the prompt are shared with sequences of the same salt, before and after this one. None shares
     /// nothing.
     pub cache: Option<CacheSalt>,
+    /// The adapter that the sequence is computed with; the model alone without one.
+    pub adapter: Option<Arc<LoadedAdapter>>,
     /// The grammar that the answer follows; thoughts before it are free.
     pub grammar: Option<CompiledGrammar>,
     /// The parser of calls in the answer, and the special tokens that it has to see.

@@ -30,8 +30,8 @@ pub struct FakeDecoder {
     permits: Option<Receiver<()>>,
     /// The tokens of each block that holds any.
     blocks: HashMap<BlockId, Vec<u32>>,
-    /// The class of lengths that each block was computed for.
-    classes: HashMap<BlockId, usize>,
+    /// The class of lengths and the adapter that each block was computed for.
+    classes: HashMap<BlockId, (usize, u64)>,
     /// Lengths beyond this one are of a class of their own.
     longest_short: usize,
     /// How many tokens were the prompt's, by all tokens of a sequence when logits were last asked for.
@@ -171,6 +171,9 @@ impl FakeDecoder {
     /// The tokens of a step, with what the model sees in the places of images.
     fn seen(&self, step: &DecoderStep<'_>) -> Result<Vec<u32>, DecoderError> {
         let (mut tokens, end) = (step.tokens.to_vec(), step.past + step.tokens.len());
+        if let Some(adapter) = step.adapter {
+            tokens.iter_mut().for_each(|token| *token ^= (adapter.id() as u32) << 12);
+        }
         for image in step.images.iter().filter(|image| image.range.start < end && image.range.end > step.past) {
             if self.info.sight.as_ref().is_some_and(|sight| sight.both_ways) && end < image.range.end {
                 return Err(DecoderError::Step("an image comes in pieces".to_owned()));
@@ -197,15 +200,23 @@ impl FakeDecoder {
         permit
     }
 
+    /// The class of lengths and the adapter that blocks of the step are computed for.
+    fn class(&self, step: &DecoderStep<'_>) -> (usize, u64) {
+        (self.length_class(step.length), step.adapter.map_or(0, |adapter| adapter.id()))
+    }
+
     /// The tokens that a step's blocks hold.
     fn past(&self, step: &DecoderStep<'_>) -> Result<Vec<u32>, DecoderError> {
         let mut tokens = Vec::with_capacity(step.past);
         for block in step.blocks {
             let left = step.past - tokens.len();
             let held = self.blocks.get(block).map_or(&[][..], Vec::as_slice);
-            let class = self.length_class(step.length);
+            let class = self.class(step);
             if left > 0 && self.classes.get(block).is_some_and(|of_block| *of_block != class) {
-                return Err(DecoderError::Step(format!("block {} is of another class of lengths", block.0)));
+                return Err(DecoderError::Step(format!(
+                    "block {} is of another class of lengths, or of another adapter",
+                    block.0
+                )));
             }
             if held.len() < left.min(BLOCK_TOKENS) {
                 return Err(DecoderError::Step(format!("block {} holds {} tokens", block.0, held.len())));
@@ -333,7 +344,7 @@ impl Decoder for FakeDecoder {
                 if first < tokens.len() {
                     let held = tokens[first..tokens.len().min(first + BLOCK_TOKENS)].to_vec();
                     self.blocks.insert(*block, held);
-                    self.classes.insert(*block, self.length_class(step.length));
+                    self.classes.insert(*block, self.class(step));
                 }
             }
             // An answer begins where logits are first asked for.

@@ -3,6 +3,7 @@
 //! Knows no candle, no CUDA and no HTTP.
 
 mod activity;
+mod adapter;
 pub mod batch;
 pub mod constraint;
 mod decoder;
@@ -29,6 +30,7 @@ pub mod tools;
 mod torch_generator;
 
 pub use activity::{Activity, EngineTotals, Histograms};
+pub use adapter::{AdapterError, AdapterFiles, AdapterLoader, LoadedAdapter};
 pub use decoder::{BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
 pub use decoder_scorer::{DecoderJudge, DecoderScorer};
 pub use encoder::{AtPause, EncodedForm, EncoderInfo, EncoderText, PairForm, PairPrompt, PausedEncoder, TextEncoder};

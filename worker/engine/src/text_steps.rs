@@ -78,7 +78,16 @@ impl TextSteps {
                 let length = text.tokens.len();
                 let end = length.min(past.saturating_add(self.piece));
                 let logits = if end == length { Logits::Last } else { Logits::None };
-                DecoderStep { blocks, past, length, shared: 0, tokens: &text.tokens[past..end], images: &[], logits }
+                DecoderStep {
+                    blocks,
+                    past,
+                    length,
+                    shared: 0,
+                    tokens: &text.tokens[past..end],
+                    images: &[],
+                    adapter: None,
+                    logits,
+                }
             };
             texts.iter().zip(&self.blocks).map(step).collect()
         })

@@ -120,6 +120,7 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let serving = worker.serving()?;
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
+    options.adapter = serving.adapters.asked(&worker.spec.model, fields.model().as_deref())?;
     let logprobs = wanted_logprobs(&fields)?;
     let input = conversation(&fields, worker, &serving.text.facts)?;
     let begun_by_client = input.conversation.begun.clone();

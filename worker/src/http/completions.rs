@@ -102,6 +102,7 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<CompletionDraft, ErrorAnsw
     let serving = worker.serving()?;
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 0)?;
+    options.adapter = serving.adapters.asked(&worker.spec.model, fields.model().as_deref())?;
     if options.max_tokens == MaxTokens::Unsaid {
         options.max_tokens = MaxTokens::Some(MAX_TOKENS);
     }

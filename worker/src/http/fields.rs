@@ -51,6 +51,11 @@ impl<'a> RequestFields<'a> {
         self.given.get(name).copied().or_else(default).map(RawValue::get)
     }
 
+    /// The model that the request names, if it names one.
+    pub(super) fn model(&self) -> Option<String> {
+        serde_json::from_str(self.given.get("model")?.get()).ok()
+    }
+
     /// Whether the request itself has a field.
     pub(super) fn is_given(&self, name: &str) -> bool {
         self.given.get(name).is_some_and(|raw| raw.get() != "null")

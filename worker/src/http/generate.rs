@@ -41,6 +41,8 @@ pub(super) async fn answer(
     let wanted: Vec<bool> = plan.works.iter().map(|work| work.logprobs.is_some()).collect();
     let prompts = plan.works.iter().step_by(plan.choices_per_prompt.max(1));
     let prompt_tokens = prompts.map(|work| work.prompt.len()).sum();
+    let adapter = plan.works.first().and_then(|work| work.adapter.as_ref());
+    let answering = serving.adapters.answering(&worker.spec.model, adapter);
     let (sender, mut events) = unbounded_channel();
     for (choice, work) in plan.works.drain(..).enumerate() {
         let reply = ChoiceReply { choice, events: sender.clone() };
@@ -48,7 +50,7 @@ pub(super) async fn answer(
     }
     // From here on the engine holds the only senders, and the channel ends with it.
     drop(sender);
-    let envelope = Envelope::new(&plan.shape, worker.spec.model.as_str());
+    let envelope = Envelope::new(&plan.shape, &answering);
     if !plan.stream {
         return whole(&plan, &wanted, &envelope, &mut events).await;
     }

@@ -123,6 +123,9 @@ pub(super) struct ModelEntry {
     owned_by: &'static str,
     context_length: Option<u64>,
     kv_cache_type: KvCacheType,
+    /// The model of an adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -140,12 +143,20 @@ fn served(worker: &WorkerState) -> ModelEntry {
         owned_by: "model-boss",
         context_length: worker.health().context_length,
         kv_cache_type: worker.spec.residency.kv_cache_type,
+        parent: None,
     }
 }
 
-/// The one model.
+/// The one model, and its adapters.
 pub(super) async fn models(State(worker): State<Arc<WorkerState>>) -> Json<ModelList> {
-    Json(ModelList { object: "list", data: vec![served(&worker)] })
+    let adapters = worker.serving().map(|serving| serving.adapters.list()).unwrap_or_default();
+    let model = worker.spec.model.to_string();
+    let of_adapter = |(name, _): &(String, u64)| {
+        let (id, parent) = (format!("{model}:{name}"), Some(model.clone()));
+        ModelEntry { id, parent, ..served(&worker) }
+    };
+    let data = std::iter::once(served(&worker)).chain(adapters.iter().map(of_adapter)).collect();
+    Json(ModelList { object: "list", data })
 }
 
 /// The one model by its name, which may have slashes in it.

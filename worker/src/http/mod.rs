@@ -1,6 +1,7 @@
 //! The worker's HTTP API: OpenAI's inference routes, health, tokens, metrics. Knows the engine's contract and the text
 //! side of the model; no decoder.
 
+mod adapters;
 mod answer;
 mod body;
 mod call_ids;

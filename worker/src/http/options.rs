@@ -8,7 +8,7 @@ use model_boss_engine::constraint::CompiledGrammar;
 use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::{ChannelPlan, ThinkingPlan};
 use model_boss_engine::tools::{ToolMarkers, ToolParser};
-use model_boss_engine::{CacheSalt, Generate, PromptImage};
+use model_boss_engine::{CacheSalt, Generate, LoadedAdapter, PromptImage};
 use model_boss_protocol::{ApiError, Category, Priority, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
 
@@ -49,6 +49,8 @@ pub(super) struct GenerateOptions {
     pub(super) channels: Option<ChannelPlan>,
     /// The images of a chat.
     pub(super) images: Arc<[PromptImage]>,
+    /// The adapter that `model` names behind the model.
+    pub(super) adapter: Option<Arc<LoadedAdapter>>,
     /// The grammar that the answer follows.
     pub(super) grammar: Option<CompiledGrammar>,
     /// The parser of calls in the answer.
@@ -72,6 +74,7 @@ impl GenerateOptions {
             spelled_thoughts: false,
             channels: None,
             images: Arc::default(),
+            adapter: None,
             grammar: None,
             calls: None,
         })
@@ -97,6 +100,7 @@ impl GenerateOptions {
             channels: self.channels.clone(),
             cache: self.cache.clone(),
             shift: None,
+            adapter: self.adapter.clone(),
             grammar: self.grammar.clone(),
             calls: self.calls.clone(),
             // The request's own is set where the work is handed to the engine.

@@ -8,12 +8,15 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post, put};
 use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use super::adapters::LARGEST_ADAPTER;
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, transcripts, vision};
+use super::{
+    adapters, chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, transcripts, vision,
+};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 
@@ -41,7 +44,9 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))
-            .route("/apply-template", post(chat::apply_template)),
+            .route("/apply-template", post(chat::apply_template))
+            .route("/adapters", get(adapters::list))
+            .route("/adapters/{name}", adapter_orders()),
     };
     let of_text = match worker.spec.category {
         // Letters and phonemes of voices are no tokens of a text.
@@ -56,6 +61,11 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
             ErrorAnswer(ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take this method"))
         });
     guarded(routes, worker)
+}
+
+/// The orders about one adapter, whose files are larger than other bodies.
+fn adapter_orders() -> MethodRouter<Arc<WorkerState>> {
+    put(adapters::load).delete(adapters::unload).layer(DefaultBodyLimit::max(LARGEST_ADAPTER))
 }
 
 /// The routes of every category.

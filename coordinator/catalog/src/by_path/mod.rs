@@ -1,6 +1,7 @@
 //! Models without a manifest: a GGUF file or a folder that a client named by its path. The module finds a model's files
 //! and name. The roots decide which clients may name a path.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -200,7 +201,8 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Par
         let name = PartName::of(&file).filter(|_| path.is_file()).map_or(&*name, |part| part.stem).to_owned();
         let manifest = Manifest { name, source: Some(Source::at(&path)), ..Manifest::default() };
         let files = files::model_files_in(&path, folders);
-        ParsedManifest { manifest, file: path.clone(), source: path, files, text: String::new() }
+        let (adapters, text) = (BTreeMap::new(), String::new());
+        ParsedManifest { manifest, file: path.clone(), source: path, files, adapters, text }
     };
     admit(&written.source, roots)?;
     for file in &written.files {

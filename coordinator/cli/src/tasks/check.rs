@@ -94,7 +94,7 @@ fn warnings(file: &TasksFile, providers: &Providers, catalog: &Catalog, manifest
         model: None,
         message: format!("manifest not used: {problem}"),
     });
-    let unknown = unknown_models(file, providers, |name| catalog.find(name).is_some());
+    let unknown = unknown_models(file, providers, |name| catalog.knows(name));
     let unknown = unknown.into_iter().map(|(field, name)| {
         let hint = match name.split_once(':') {
             Some((prefix, _)) => format!(", and no provider is called '{prefix}'"),

@@ -214,7 +214,7 @@ fn about_model_name(error: ApiError) -> ApiError {
 }
 
 /// Whether the caller has the owner key of this process.
-fn asker(call: &Call) -> Asker {
+pub(super) fn asker(call: &Call) -> Asker {
     let shown = call.request.headers().get(OWNER_KEY).and_then(|key| key.to_str().ok());
     let accepted = call.context.owner.as_ref().zip(shown).is_some_and(|(own, shown)| own.accept(shown));
     if accepted { Asker::Owner } else { Asker::Anybody }

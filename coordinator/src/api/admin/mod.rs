@@ -1,6 +1,7 @@
 //! Routes of operators: views of everything, orders about models and devices, settings, leases, events and metrics.
 
 pub(super) mod access;
+pub(super) mod adapters;
 pub(super) mod clients;
 pub(super) mod config;
 pub(super) mod dashboard;

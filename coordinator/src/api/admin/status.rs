@@ -151,7 +151,10 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
     let slots = call.context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
     let context = call.context;
     blocking(move || {
-        let with_layers = |slot: SlotView| SlotObject { layers: context.streams.of(slot.key()), slot };
+        let with_layers = |slot: SlotView| {
+            let adapters = context.catalog.adapters(&slot.model).into_keys().collect();
+            SlotObject { layers: context.streams.of(slot.key()), adapters, slot }
+        };
         let slots = SlotsAnswer { slots: slots.into_iter().map(with_layers).collect() };
         json(&context.clock.dated(serde_json::json!(slots)))
     })

@@ -137,6 +137,8 @@ pub(crate) struct SlotObject {
     #[serde(flatten)]
     pub(super) slot: SlotView,
     pub(super) layers: Option<StreamStats>,
+    /// The names of the adapters that requests may name behind the model's.
+    pub(super) adapters: Vec<String>,
 }
 
 /// Waiting requests, in their order, and every request that was dispatched and has not ended.

@@ -30,7 +30,9 @@ pub(super) use ollama::{
     ollama_chat, ollama_embed, ollama_embeddings, ollama_generate, ollama_ps, ollama_pull, ollama_show, ollama_tags,
     ollama_version,
 };
-pub(super) use orders::{cancel_request, change_config, device_orders, load, model_orders, plan, unload};
+pub(super) use orders::{
+    cancel_request, change_config, device_orders, load, load_adapter, model_orders, plan, unload, unload_adapter,
+};
 pub(super) use pulls::{cancel_pull, pulls, start_pull};
 pub(super) use responses::{create_response, delete_response, response, response_orders};
 pub(super) use speech::{speech, voices};

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 
 use super::errors::OF_ORDERS;
 use super::parameters::by_a_client;
+use crate::api::admin::adapters::{AdapterOrderDone, LoadAdapterBody, UnloadAdapterBody};
 use crate::api::admin::config::{ConfigChange, ConfigValues};
 use crate::api::admin::manage::{
     DeviceOrderDone, LoadBody, ModelOrderDone, MoveRequest, Nothing, PinRequest, UnloadRequest,
@@ -44,6 +45,18 @@ pub(crate) fn load() -> Operation {
 pub(crate) fn unload() -> Operation {
     order::<ModelOrderDone<'_>>("unload_model", "a model is unloaded, or all of them where none is named")
         .optional_body::<UnloadRequest>()
+}
+
+/// `POST /v1/load_lora_adapter`.
+pub(crate) fn load_adapter() -> Operation {
+    let text = "a LoRA adapter of a model is added, as in vLLM; one of a loaded model is checked at once";
+    order::<AdapterOrderDone>("load_lora_adapter", text).see(&["adapters.md"]).body::<LoadAdapterBody>()
+}
+
+/// `POST /v1/unload_lora_adapter`.
+pub(crate) fn unload_adapter() -> Operation {
+    let text = "a LoRA adapter that was added is removed, as in vLLM; answers that use it end with it";
+    order::<AdapterOrderDone>("unload_lora_adapter", text).see(&["adapters.md"]).body::<UnloadAdapterBody>()
 }
 
 /// `DELETE /api/v1/queue/ID`.

@@ -33,16 +33,15 @@ use super::fitting::Fitting;
 use super::forward::Forward;
 use super::reshape::reshape_whole;
 use super::traced::{LOST, placed, turn};
+use crate::adapters::GiveError;
 use crate::refusals::{of_cloud, of_dialect};
 use crate::scheduling::{Destination, Dispatched, Ticket};
 use crate::worker::Worker;
 
 /// The most bytes that an external engine's manifest adds to a request: a few fields.
 const MAX_ADDED: usize = 16 << 10;
-
 /// The most bytes of an error, and of a stream before its first event.
 const MAX_ERROR: usize = 64 << 10;
-
 const MAX_BEGINNING: usize = 10 << 20;
 
 /// The beginning of an answer, with everything that keeps it open.
@@ -156,7 +155,8 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     match begun {
         Ok((Dispatched { place, rung, queued, loading }, reply)) => {
             let UpstreamReply { status, headers, thinking, content } = reply;
-            let served = Served { model: place.served(), rung, queued, loading };
+            let served =
+                Served { model: forward.adapters.served(place.served(), rung.position), rung, queued, loading };
             Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
         }
         Err(error) => {
@@ -211,7 +211,7 @@ async fn begin(
         let exchanged = select! {
             biased;
             error = ticket.recalled() => return Err(error),
-            reply = fitted_exchange(worker, priority, forward) => reply,
+            reply = fitted_exchange(worker, (priority, dispatched.rung.position), forward) => reply,
         };
         let lost = match exchanged {
             Ok(reply) => return Ok((dispatched, reply)),
@@ -250,10 +250,10 @@ async fn fitted_cloud(forward: &Forward, provider: &str, model: &str) -> Result<
 }
 
 /// Sends the request to a worker, again where its prompt is too long and may be shortened.
-async fn fitted_exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
+async fn fitted_exchange(worker: &Worker, at: (Priority, usize), forward: &Forward) -> Result<UpstreamReply, Lost> {
     let mut fitting = Fitting::new(forward);
     loop {
-        let reply = exchange(worker, priority, fitting.request()).await?;
+        let reply = exchange(worker, at, fitting.request()).await?;
         let refusal = match &reply.content {
             Content::Whole(body) if reply.status.is_client_error() => body,
             _ => return Ok(reply),
@@ -298,9 +298,13 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
 /// Tokens at the beginning that stay when a context is full, in Ollama's API.
 const OLLAMAS_KEEP: i64 = 4;
 
-async fn exchange(worker: &Worker, priority: Priority, forward: &Forward) -> Result<UpstreamReply, Lost> {
-    let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let EngineRequest { path, body, reshape, thinking } = prepare(worker, forward).await?;
+async fn exchange(worker: &Worker, at: (Priority, usize), forward: &Forward) -> Result<UpstreamReply, Lost> {
+    let ((priority, position), upstream) = (at, worker.upstream().ok_or(Lost::NotReady)?);
+    forward.adapters.give((worker, upstream), position).await.map_err(|error| match error {
+        GiveError::Refused(error) => Lost::Refused(error),
+        GiveError::Lost(error) => Lost::Upstream(error),
+    })?;
+    let EngineRequest { path, body, reshape, thinking } = prepare(worker, position, forward).await?;
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
@@ -445,10 +449,10 @@ struct EngineRequest {
 }
 
 /// The request for this worker: unchanged, or translated for an external engine.
-async fn prepare(worker: &Worker, forward: &Forward) -> Result<EngineRequest, Lost> {
+async fn prepare(worker: &Worker, position: usize, forward: &Forward) -> Result<EngineRequest, Lost> {
     let path = forward.path;
     let Some(dialect) = worker.dialect().filter(|_| forward.parts.is_none()) else {
-        let body = forward.body_for(worker.model.as_str());
+        let body = forward.body_for(&forward.adapters.served(worker.model.to_string(), position));
         return Ok(EngineRequest { path, body, reshape: None, thinking: None });
     };
     let created = unix_seconds();

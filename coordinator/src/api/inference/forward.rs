@@ -14,6 +14,7 @@ use model_boss_protocol::ClientId;
 use model_boss_traces::RequestTrace;
 use tokio::time::Instant;
 
+use super::adapted::RungAdapters;
 use super::answer_form::AnswerForm;
 
 /// A request in the form for a worker.
@@ -43,6 +44,8 @@ pub(crate) struct Forward {
     pub(super) memory: MemoryBudget,
     /// Limits on a body that is parsed.
     pub(super) limits: JsonLimits,
+    /// The adapters that rungs of the request have.
+    pub(super) adapters: RungAdapters,
     /// The trace of the request; empty without traces.
     pub(super) trace: RequestTrace,
 }

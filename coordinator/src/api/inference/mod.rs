@@ -1,6 +1,7 @@
 //! Routes of clients of models: four dialects, from a request to the last byte of its answer, and the lists of models.
 
 mod account;
+mod adapted;
 pub(super) mod ahead;
 mod allowance;
 mod annotate;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use http::Uri;
-use model_boss_catalog::Model;
-use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
+use model_boss_catalog::{AdapterSource, Model};
+use model_boss_core::{AdapterName, ModelStatus, ModelView, SizeRule, SlotView};
 use model_boss_dialects::ollama::timestamp;
 use model_boss_http::body::json;
 use model_boss_http::error::ANTHROPIC_VERSION;
@@ -77,6 +77,8 @@ pub(crate) struct ModelDetails<'a> {
     thinking: Option<Thinking>,
     /// The voices of a model that speaks, the usual one first.
     voices: Vec<SpeechVoice>,
+    /// The names of its adapters, as requests name them.
+    adapters: Vec<String>,
     /// Defaults for the fields of requests.
     params: &'a BTreeMap<String, serde_json::Value>,
     version: Option<&'a str>,
@@ -98,6 +100,11 @@ pub(crate) struct NameObject<'a> {
     /// The model of an alias.
     #[serde(skip_serializing_if = "Option::is_none")]
     alias_of: Option<&'a ModelId>,
+    /// The model of an adapter, and the adapter's files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<&'a ModelId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root: Option<String>,
     /// The models that may serve a task, the best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ladder: Vec<String>,
@@ -168,10 +175,16 @@ impl ListedNames<'_> {
             let entry = move |alias| NameObject { alias_of: Some(&view.id), ..named(alias) };
             view.aliases.iter().map(move |alias| ListedModel::Name(entry(alias)))
         });
+        let adapters = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
+        let adapters = adapters.flat_map(|(view, created)| {
+            let all = context.catalog.adapters(&view.id);
+            all.into_iter()
+                .map(move |(name, source)| ListedModel::Name(adapter_entry(&view.id, &name, &source, created)))
+        });
         let tasks = tasks::objects(context);
         let tasks = tasks.iter().map(|task| ListedModel::Name(task_entry(task)));
         let clouds = cloud_models::permitted(context, client).into_iter().map(ListedModel::Cloud);
-        let all = models.chain(aliases).chain(tasks).chain(clouds);
+        let all = models.chain(aliases).chain(adapters).chain(tasks).chain(clouds);
         let data: Vec<ListedModel<'_>> =
             all.filter(|entry| context.tasks.may_use(client, entry.id(), &context.catalog)).collect();
         match page {
@@ -254,7 +267,14 @@ fn know_inputs(context: &Context, model: &Model) {
 
 fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'static> {
     let (owned_by, ladder) = ("model-boss", Vec::new());
-    NameObject { id, object: "model", created, owned_by, kind, alias_of: None, ladder, description: None }
+    let (alias_of, parent, root, description) = (None, None, None, None);
+    NameObject { id, object: "model", created, owned_by, kind, alias_of, parent, root, ladder, description }
+}
+
+/// An adapter as vLLM lists it: with its model and its path.
+fn adapter_entry<'a>(model: &'a ModelId, name: &str, source: &AdapterSource, created: u64) -> NameObject<'a> {
+    let entry = name_object("adapter", format!("{model}:{name}"), created);
+    NameObject { parent: Some(model), root: Some(source.path.display().to_string()), ..entry }
 }
 
 fn task_entry(task: &TaskObject) -> NameObject<'static> {
@@ -280,6 +300,13 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
         return entry(ListedModel::Cloud(cloud));
     }
     let catalog = context.catalog.current();
+    if catalog.find(&id).is_none()
+        && let AdapterName::Known { model, adapter } = context.catalog.adapter_named(&id)
+        && let Some(source) = context.catalog.adapters(&model).remove(&adapter)
+    {
+        let created = catalog.get(&model).map_or(0, |model| model.created);
+        return entry(ListedModel::Name(adapter_entry(&model, &adapter, &source, created)));
+    }
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
     let (reading, known) = (Arc::clone(context), Arc::clone(model));
     let voices = blocking(move || {
@@ -293,7 +320,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     if call.request.headers().contains_key(ANTHROPIC_VERSION) {
         return entry(ListedModel::Model(object));
     }
-    let manifest = &model.manifest;
+    let (manifest, adapters) = (&model.manifest, context.catalog.adapters(&model.description.id));
     json(&ModelDetails {
         object,
         file: model.file.display().to_string(),
@@ -304,6 +331,7 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
         keep_alive: manifest.keep_alive,
         thinking: manifest.thinking,
         voices,
+        adapters: adapters.into_keys().map(|name| format!("{}:{name}", view.id)).collect(),
         params: &manifest.params,
         version: manifest.version.as_deref(),
         description: manifest.description.as_deref(),

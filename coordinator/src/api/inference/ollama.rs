@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_catalog::Model;
-use model_boss_core::{LoadOptions, Moment, SlotView, Target};
+use model_boss_core::{AdapterName, LoadOptions, Moment, SlotView, Target};
 use model_boss_dialects::ollama::{
     AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, context_wish, from_chat, from_embed,
     from_generate, keep_alive_of, model_name, timestamp,
@@ -214,6 +214,11 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
     let listed = blocking(move || {
         let catalog = context.catalog.current();
         let mut models: Vec<Value> = catalog.models().map(|model| listed(model)).collect();
+        let of_model = |model: &Arc<Model>| {
+            let (id, adapters) = (&model.description.id, context.catalog.adapters(&model.description.id));
+            adapters.into_keys().map(|name| listed_adapter(model, &format!("{id}:{name}"))).collect::<Vec<Value>>()
+        };
+        models.extend(catalog.models().flat_map(of_model));
         let current = context.tasks.current();
         models.extend(current.names.file().tasks.keys().map(|task| listed_name(&format!("task:{task}"))));
         models.extend(cloud_models::permitted(&context, &client).iter().map(|cloud| listed_elsewhere(&context, cloud)));
@@ -223,6 +228,14 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
         json(&json!({ "models": models }))
     });
     listed.await?
+}
+
+/// An entry for an adapter: that of its model, with the adapter's name.
+fn listed_adapter(model: &Model, name: &str) -> Value {
+    let mut entry = listed(model);
+    (entry["name"], entry["model"]) = (json!(name), json!(name));
+    entry["details"]["parent_model"] = json!(model.description.id);
+    entry
 }
 
 /// An entry for a name without files on this machine.
@@ -285,7 +298,12 @@ pub(crate) async fn about(
     if let Some(task) = name.strip_prefix("task:") {
         return shown_task(context, task).await;
     }
-    let model = context.catalog.current().find(name).cloned().ok_or_else(|| unknown_model(name))?;
+    let of_adapter = || match context.catalog.adapter_named(name) {
+        AdapterName::Known { model, .. } => context.catalog.current().get(&model).cloned(),
+        AdapterName::Unknown { .. } | AdapterName::Other => None,
+    };
+    let model = context.catalog.current().find(name).cloned().or_else(of_adapter);
+    let model = model.ok_or_else(|| unknown_model(name))?;
     let catalog = Arc::clone(&context.catalog);
     blocking(move || shown(&model, catalog.backend(&model))).await
 }

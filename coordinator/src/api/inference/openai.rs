@@ -21,6 +21,7 @@ use model_boss_traces::AskedFacts;
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
+use super::adapted::RungAdapters;
 use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
@@ -206,6 +207,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
     }
     let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
     let unknown_guard = resolved.unknown_guard.clone();
+    let adapters = RungAdapters::new(&resolved, &context.catalog);
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let account = account.metered(meter).traced(trace.clone());
     let (memory, limits) = (context.memory.clone(), context.limits.json());
@@ -222,6 +224,7 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         cloud,
         memory,
         limits,
+        adapters,
         trace,
     };
     let request = ticket.request();
@@ -356,7 +359,7 @@ fn look(
     let (peeked, resolved) = understood(context, peeked)?;
     // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
-        Target::Local(id) => given && resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
+        Target::Local(id) => given && resolved.is_plain() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
     let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));

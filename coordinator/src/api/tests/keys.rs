@@ -43,6 +43,7 @@ fn needed(method: &str, path: &str) -> Vec<KeyScope> {
         (_, path) if ["/api/v1/jobs", "/v1/files", "/v1/batches"].iter().any(|root| path.starts_with(root)) => {
             vec![Inference]
         }
+        ("POST", "/v1/load_lora_adapter" | "/v1/unload_lora_adapter") => vec![Manage],
         ("POST", path) if !path.starts_with("/api/v1/") => vec![Inference],
         ("GET", "/api/v1/leases" | "/api/v1/leases/{*id}") => vec![Lease, Read],
         (_, "/api/v1/leases" | "/api/v1/leases/{*id}") => vec![Lease],

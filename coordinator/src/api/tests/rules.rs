@@ -82,6 +82,10 @@ fn form_of(fields: &Value) -> String {
     format!("{fields}{}--x--\r\n", part("name=\"file\"; filename=\"a.wav\"", "RIFF"))
 }
 
+fn lora(model: &str) -> Value {
+    json!({ "lora_name": format!("{model}:style"), "lora_path": "/nowhere" })
+}
+
 fn only_load(model: &str) -> Value {
     json!({ "model": model })
 }
@@ -182,6 +186,9 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/pull", Nothing),
         ("POST", "/api/v1/pull", Nothing),
         ("DELETE", "/api/v1/pull/{*id}", Nothing),
+        // An adapter's name is no order to the scheduler. A test below holds the permission for it.
+        ("POST", "/v1/load_lora_adapter", Nothing),
+        ("POST", "/v1/unload_lora_adapter", Nothing),
         ("POST", "/api/v1/load", Orders("/api/v1/load", named)),
         ("POST", "/api/v1/unload", Orders("/api/v1/unload", named)),
         ("POST", "/api/v1/unload", OrdersAll("/api/v1/unload", nothing)),
@@ -314,6 +321,19 @@ async fn op_10_every_route_has_a_place_in_the_table_of_rules() {
     let ruled: BTreeSet<(&str, String)> =
         table().into_iter().map(|(method, path, _)| (method, path.to_owned())).collect();
     assert_eq!(served, ruled, "add a new route to the table here, with what it does in a client's name");
+}
+
+#[tokio::test]
+async fn en_9_an_adapter_belongs_to_who_may_use_its_model() {
+    let api = ruled().await;
+    for path in ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"] {
+        let (status, answer) = api.ask_as(path, lora("guide"), Named::Header("narrow")).await;
+        assert_eq!((status, &answer["error"]["code"]), (StatusCode::FORBIDDEN, &json!("insufficient_scope")), "{path}");
+        let (status, answer) = api.ask_as(path, lora("guide"), Named::Header("inside")).await;
+        assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")), "{path}");
+        let (status, answer) = api.ask_as(path, lora("nobody"), Named::Header("inside")).await;
+        assert_eq!((status, &answer["error"]["param"]), (StatusCode::NOT_FOUND, &json!("lora_name")), "{path}");
+    }
 }
 
 #[tokio::test]

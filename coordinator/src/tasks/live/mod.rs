@@ -144,11 +144,13 @@ impl LiveTasks {
     fn within<T>(&self, models: &LiveCatalog, decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         let (current, catalog) = (self.current(), models.current());
         let model_named = |name: &str| -> Option<ModelId> { Some(catalog.find(name)?.description.id.clone()) };
+        let adapter_named = |name: &str| models.adapter_named(name);
         let around = Surroundings {
             names: &current.names,
             providers: &self.providers,
             cloud_fallback: self.settings.cloud_fallback(),
             model_named: &model_named,
+            adapter_named: &adapter_named,
         };
         decide(&around)
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_core::{DEFAULT_PATIENCE, Ladder, Principal, Rung, Target};
+use model_boss_core::{AdapterName, DEFAULT_PATIENCE, Ladder, Principal, Rung, Target};
 use model_boss_protocol::{Category, ClientId, KeepAlive, ModelId, Priority, Thinking, without_latest};
 use serde_json::Value;
 
@@ -47,6 +47,8 @@ pub struct Surroundings<'a> {
     pub cloud_fallback: CloudFallback,
     /// The canonical name of the local model with this name or alias.
     pub model_named: &'a dyn Fn(&str) -> Option<ModelId>,
+    /// The meaning of a name that is no model's own, where it may be an adapter's.
+    pub adapter_named: &'a dyn Fn(&str) -> AdapterName,
 }
 
 /// Whether a request may fall back to a cloud.
@@ -93,6 +95,8 @@ pub struct Resolved {
     /// The rungs that were omitted only because a guard is unknown, with the reason, for an error that their absence
     /// causes.
     pub unknown_guard: Option<String>,
+    /// The adapters of rungs that have one, by the rungs' positions.
+    pub adapters: BTreeMap<usize, String>,
     /// The named task, completed with the defaults.
     task: Option<Arc<Task>>,
 }
@@ -101,6 +105,11 @@ impl Resolved {
     /// The rungs that may serve the request.
     pub fn ladder(&self) -> &Ladder {
         self.permit.ladder()
+    }
+
+    /// Whether one model serves it, without an adapter.
+    pub fn is_plain(&self) -> bool {
+        self.ladder().rest.is_empty() && self.adapters.is_empty()
     }
 
     /// The category of the task's requests, if it sets one.
@@ -125,8 +134,8 @@ pub struct Removed {
 
 /// Resolves the names of a request.
 ///
-/// Errors: 404 for a task that does not exist, 403 for a model or task that the client may not use. An unknown model is
-/// no error here: the scheduler has all names, and finds similar ones.
+/// Errors: 404 for a task or an adapter that does not exist, 403 for a model or task that the client may not use. An
+/// unknown model is no error here: the scheduler has all names, and finds similar ones.
 pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
     let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();
@@ -135,7 +144,7 @@ pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result
         None => question.model.unwrap_or(DEFAULT_NAME).into(),
     };
     let given = |name: &str| profile.models.get(name).map(String::as_str);
-    let is_known = |name: &str| given(name).is_some() || !matches!(target(name, around), Target::Local(_));
+    let is_known = |name: &str| given(name).is_some() || !matches!(target(name, around).0, Target::Local(_));
     // Clients of Ollama's API add the tag to every name without one.
     let asked = match without_latest(&asked) {
         Some(short) if !is_known(&asked) && (around.model_named)(&asked).is_none() => short.to_owned().into(),
@@ -150,10 +159,11 @@ pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result
         {
             task(DEFAULT_NAME, &profile, around)?
         }
-        None => plain(named, around),
+        None => plain(named, around)?,
     };
     let (mut rungs, mut removed): (Vec<Rung>, Vec<Removed>) = (resolved.rungs, Vec::new());
-    allow(&mut rungs, &mut removed, &resolved.name, &profile, around)?;
+    let adapters = resolved.adapters;
+    allow((&mut rungs, &adapters), &mut removed, &resolved.name, &profile, around)?;
     stay_here(&mut rungs, &mut removed, resolved.task.as_deref(), &profile, around)?;
     let (mut rungs, fallen) = guarded(rungs, around.providers, around.cloud_fallback);
     let unknown_guard = match around.cloud_fallback {
@@ -162,7 +172,7 @@ pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result
     };
     removed.extend(fallen);
     if let Some(preferred) = preferred {
-        prefer(&mut rungs, preferred, around);
+        prefer((&mut rungs, &adapters), preferred, around);
     }
     let task = resolved.task.as_deref();
     if question.no_fallback || task.is_some_and(|task| task.fallback == Some(Fallback::None)) {
@@ -183,6 +193,7 @@ pub fn resolve(question: &NameQuestion<'_>, around: &Surroundings<'_>) -> Result
         keep_alive: task.and_then(|task| task.keep_alive_s),
         thinking: task.and_then(|task| task.thinking),
         name: resolved.name,
+        adapters,
         task: resolved.task,
         profile,
         removed,
@@ -203,7 +214,7 @@ pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings
     if let Principal::Client(client) = &principal {
         let profile = around.names.profile(client);
         let mut rungs = vec![Rung { target: Target::Local(model.clone()), position: 0 }];
-        allow(&mut rungs, &mut Vec::new(), model.as_str(), profile, around)?;
+        allow((&mut rungs, &BTreeMap::new()), &mut Vec::new(), model.as_str(), profile, around)?;
     }
     Ok(ModelPermit::new(principal, model))
 }
@@ -239,6 +250,8 @@ pub fn guarded(rungs: Vec<Rung>, providers: &Providers, fallback: CloudFallback)
 struct Meaning {
     name: String,
     rungs: Vec<Rung>,
+    /// The adapters of rungs, by their positions.
+    adapters: BTreeMap<usize, String>,
     task: Option<Arc<Task>>,
 }
 
@@ -252,38 +265,67 @@ fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Resul
         };
         return Err(Denial::UnknownTask { name: name.to_owned(), hint });
     };
-    let rungs = task.ladder.iter().enumerate().map(|(position, name)| Rung { target: target(name, around), position });
-    Ok(Meaning { name: format!("{TASK}{name}"), rungs: rungs.collect(), task: Some(Arc::clone(task)) })
+    let (mut rungs, mut adapters) = (Vec::with_capacity(task.ladder.len()), BTreeMap::new());
+    for (position, name) in task.ladder.iter().enumerate() {
+        let (target, adapter) = target(name, around);
+        rungs.push(Rung { target, position });
+        adapters.extend(adapter.map(|adapter| (position, adapter)));
+    }
+    Ok(Meaning { name: format!("{TASK}{name}"), rungs, adapters, task: Some(Arc::clone(task)) })
 }
 
-fn plain(name: &str, around: &Surroundings<'_>) -> Meaning {
-    let target = target(name, around);
-    Meaning { name: target.to_string(), rungs: vec![Rung { target, position: 0 }], task: None }
+fn plain(name: &str, around: &Surroundings<'_>) -> Result<Meaning, Denial> {
+    let (target, adapter) = target(name, around);
+    if let (Target::Local(id), None) = (&target, &adapter)
+        && (around.model_named)(id.as_str()).is_none()
+        && let AdapterName::Unknown { model, adapter, known } = (around.adapter_named)(name)
+    {
+        return Err(Denial::UnknownAdapter { model, adapter, known: known.join(", ") });
+    }
+    let rung = Rung { target, position: 0 };
+    let adapters: BTreeMap<usize, String> = adapter.into_iter().map(|adapter| (0, adapter)).collect();
+    Ok(Meaning { name: written(&rung, &adapters), rungs: vec![rung], adapters, task: None })
 }
 
-/// The target of a name. Local names have precedence over providers' prefixes, because the operator wrote the
-/// manifests.
-fn target(name: &str, around: &Surroundings<'_>) -> Target {
-    (around.model_named)(name).map_or_else(|| around.providers.target(name), Target::Local)
+/// The target of a name, and its adapter. Local names have precedence over providers' prefixes, because the operator
+/// wrote the manifests.
+fn target(name: &str, around: &Surroundings<'_>) -> (Target, Option<String>) {
+    if let Some(model) = (around.model_named)(name) {
+        return (Target::Local(model), None);
+    }
+    match (around.adapter_named)(name) {
+        AdapterName::Known { model, adapter } => (Target::Local(model), Some(adapter)),
+        AdapterName::Unknown { .. } | AdapterName::Other => (around.providers.target(name), None),
+    }
+}
+
+/// A rung's name, with its adapter.
+fn written(rung: &Rung, adapters: &BTreeMap<usize, String>) -> String {
+    match adapters.get(&rung.position) {
+        Some(adapter) => format!("{}:{adapter}", rung.target),
+        None => rung.target.to_string(),
+    }
 }
 
 /// The rungs that the client's list permits: all if the task is listed, else those that are listed themselves.
 fn allow(
-    rungs: &mut Vec<Rung>,
+    (rungs, adapters): (&mut Vec<Rung>, &BTreeMap<usize, String>),
     removed: &mut Vec<Removed>,
     name: &str,
     profile: &ClientProfile,
     around: &Surroundings<'_>,
 ) -> Result<(), Denial> {
     for patterns in profile.lists_of_models().filter(|patterns| !names(patterns, name)) {
-        // A listed alias permits its model.
-        let listed = |target: &Target| {
-            let by_alias = patterns.iter().any(
-                |pattern| matches!(target, Target::Local(id) if (around.model_named)(pattern).as_ref() == Some(id)),
-            );
-            by_alias || names(patterns, &target.to_string())
+        // A listed alias permits its model. An adapter is a model of its own: only its own name permits it.
+        let listed = |rung: &Rung| {
+            let adapter = adapters.get(&rung.position);
+            let by_alias = patterns.iter().any(|pattern| {
+                let (meant, of) = target(pattern, around);
+                matches!(meant, Target::Local(_)) && meant == rung.target && of.as_ref() == adapter
+            });
+            by_alias || names(patterns, &written(rung, adapters))
         };
-        drop_where(rungs, removed, |rung| !listed(&rung.target), "this client may not use it");
+        drop_where(rungs, removed, |rung| !listed(rung), "this client may not use it");
     }
     if rungs.is_empty() {
         return Err(Denial::ModelNotAllowed(name.to_owned()));
@@ -334,9 +376,10 @@ fn drop_where(rungs: &mut Vec<Rung>, removed: &mut Vec<Removed>, wrong: impl Fn(
 
 /// Moves the rung of a model that is named beside a task to the front (RC-2). A model that is not on the ladder
 /// changes nothing.
-fn prefer(rungs: &mut [Rung], name: &str, around: &Surroundings<'_>) {
-    let wanted = target(name, around);
-    if let Some(at) = rungs.iter().position(|rung| rung.target == wanted) {
+fn prefer((rungs, adapters): (&mut [Rung], &BTreeMap<usize, String>), name: &str, around: &Surroundings<'_>) {
+    let (wanted, adapter) = target(name, around);
+    let is_wanted = |rung: &Rung| rung.target == wanted && adapters.get(&rung.position) == adapter.as_ref();
+    if let Some(at) = rungs.iter().position(is_wanted) {
         rungs[..=at].rotate_right(1);
     }
 }

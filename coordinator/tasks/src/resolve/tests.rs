@@ -13,6 +13,7 @@ tasks:
     params: {temperature: 0.2}
   away: {ladder: [claude:opus, small, claude:haiku]}
   here: {ladder: [big, lan:llama], local_only: true}
+  styled: {ladder: ["big:style", big, small]}
   strict: {ladder: [big, small], fallback: none, pin_primary: true, patience_s: 1.5}
 clients:
   phone:
@@ -47,15 +48,50 @@ fn ask(ask: &Ask<'_>) -> Result<Resolved, Denial> {
         "little" => Some(ModelId::from("small")),
         _ => None,
     };
+    let adapter_named = |name: &str| match name.split_once(':') {
+        Some(("big" | "large", "style")) => {
+            AdapterName::Known { model: ModelId::from("big"), adapter: "style".to_owned() }
+        }
+        Some(("big", other)) => AdapterName::Unknown {
+            model: ModelId::from("big"),
+            adapter: other.to_owned(),
+            known: vec!["style".to_owned()],
+        },
+        _ => AdapterName::Other,
+    };
     let around = Surroundings {
         names: &names,
         providers: &providers(),
         cloud_fallback: ask.fallback,
         model_named: &model_named,
+        adapter_named: &adapter_named,
     };
     let client = ClientId::from(ask.client);
     let question = NameQuestion { model: ask.model, task: ask.task, client: &client, no_fallback: ask.no_fallback };
     resolve(&question, &around)
+}
+
+#[test]
+fn en_9_names_of_adapters_lead_to_their_model() {
+    let resolved = ask(&Ask { model: Some("big:style"), ..PLAIN }).unwrap();
+    assert_eq!((rungs(&resolved), resolved.name.as_str()), (vec!["0 big".to_owned()], "big:style"));
+    assert_eq!(resolved.adapters, BTreeMap::from([(0, "style".to_owned())]));
+    let unknown = ask(&Ask { model: Some("big:other"), ..PLAIN }).unwrap_err();
+    assert_eq!(unknown.to_string(), "model 'big' has no adapter 'other'; it has: style");
+    // Names of models, providers and tags go on to mean what they meant.
+    assert_eq!(ladder(&Ask { model: Some("claude:opus"), ..PLAIN }), ["0 claude:opus"]);
+    assert_eq!(ladder(&Ask { model: Some("small:latest"), ..PLAIN }), ["0 small"]);
+    assert_eq!(ladder(&Ask { model: Some("nobody:8b"), ..PLAIN }), ["0 nobody:8b"]);
+    assert!(ask(&Ask { model: Some("big"), ..PLAIN }).unwrap().adapters.is_empty());
+    // A client that may use other models may not use the adapter.
+    let refused = ask(&Ask { model: Some("big:style"), client: "guest", ..PLAIN });
+    assert_eq!(refused.unwrap_err(), Denial::ModelNotAllowed("big:style".to_owned()));
+    // A task's rungs may have adapters.
+    let resolved = ask(&Ask { task: Some("styled"), ..PLAIN }).unwrap();
+    assert_eq!(
+        (rungs(&resolved), resolved.adapters),
+        (vec!["0 big".to_owned(), "1 big".to_owned(), "2 small".to_owned()], BTreeMap::from([(0, "style".to_owned())]),)
+    );
 }
 
 /// The rungs as `position:target`.

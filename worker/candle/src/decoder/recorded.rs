@@ -84,7 +84,8 @@ impl StepForm {
     pub(crate) fn of(batch: &[DecoderStep<'_>]) -> Option<Self> {
         let rows = ROWS.into_iter().find(|rows| batch.len() <= *rows)?;
         let in_image = |step: &DecoderStep<'_>| step.images.iter().any(|image| image.range.contains(&step.past));
-        let one = |step: &DecoderStep<'_>| step.tokens.len() == 1 && step.logits == Logits::Last && !in_image(step);
+        let alone = |step: &DecoderStep<'_>| step.adapter.is_none() && !in_image(step);
+        let one = |step: &DecoderStep<'_>| step.tokens.len() == 1 && step.logits == Logits::Last && alone(step);
         if !batch.iter().all(one) {
             return None;
         }
@@ -248,7 +249,16 @@ mod tests {
 
     fn step(past: usize, tokens: &[u32], logits: Logits) -> DecoderStep<'_> {
         const BLOCKS: &[BlockId] = &[BlockId(0)];
-        DecoderStep { blocks: BLOCKS, past, length: past + tokens.len(), shared: 0, tokens, images: &[], logits }
+        DecoderStep {
+            blocks: BLOCKS,
+            past,
+            length: past + tokens.len(),
+            shared: 0,
+            tokens,
+            images: &[],
+            adapter: None,
+            logits,
+        }
     }
 
     #[test]

@@ -6,18 +6,22 @@ use std::sync::Arc;
 use candle_core::{DType, Result, Tensor};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{
-    BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, ImageTiles, Logits, PlaceUse, SeenRows,
+    AdapterLoader, BlockId, Decoder, DecoderError, DecoderInfo, DecoderStep, ImageTiles, Logits, PlaceUse, SeenRows,
 };
 use model_boss_images::SightFacts;
 use model_boss_kernels::WORTH_SHARING;
 
 use rayon::prelude::*;
 
+use crate::adapter::loader::DecoderAdapterLoader;
+use crate::adapter::parts::DecoderAdapter;
+use crate::adapter::rows::{NO_ADAPTERS, RowAdapters};
 use crate::decoder::recorded::{RecordedSteps, StepForm, StepInput, records};
 use crate::decoder::stage::{Stage, StretchStep, monitor_over};
 use crate::decoder::step_images::StepImages;
 use crate::decoder::tower::SeeingTower;
 use crate::device;
+use crate::files::ModelFiles;
 use crate::layers::kv::{KvStore, StepKv};
 use crate::layers::kv_shape::KvHome;
 use crate::layers::linear::Linear;
@@ -29,6 +33,7 @@ use crate::layers::streams::{StreamsBefore, StreamsBehind};
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
+use crate::spec::part_names::EMBEDDING;
 
 /// A decoder over stretches of layers, each on a device.
 pub(crate) struct SpecDecoder {
@@ -45,6 +50,7 @@ pub(crate) struct SpecDecoder {
     states: StateStore,
     /// Of a decoder whose steps can be recorded.
     recorded: Option<RecordedSteps>,
+    adapters: Arc<DecoderAdapterLoader>,
     /// Of a model that sees.
     tower: Option<Box<dyn SeeingTower>>,
 }
@@ -77,7 +83,13 @@ pub(crate) struct DecoderEnds {
 
 impl SpecDecoder {
     /// `stages` cover all layers in order.
-    pub(crate) fn new(spec: DecoderSpec, limits: DecoderLimits, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
+    pub(crate) fn new(
+        spec: DecoderSpec,
+        files: ModelFiles,
+        limits: DecoderLimits,
+        ends: DecoderEnds,
+        stages: Vec<Stage>,
+    ) -> Self {
         let DecoderLimits { context_length, kv_blocks, states, workspace_bytes, step_rows, warnings } = limits;
         let layout = StateLayout::new(&spec);
         let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
@@ -99,7 +111,9 @@ impl SpecDecoder {
         let kv = store_for(&spec, &stages, kv_blocks);
         let states = StateStore::new(layout, states);
         let recorded = recorder(&spec, &ends, &stages);
-        Self { info, spec, shape, ends, stages, places, monitor, kv, states, recorded, tower: None }
+        let width = stages.iter().map(|stage| stage.target.dtype.size_in_bytes()).max().unwrap_or(0);
+        let adapters = Arc::new(DecoderAdapterLoader::new(spec.clone(), files, width));
+        Self { info, spec, shape, ends, stages, places, monitor, kv, states, recorded, adapters, tower: None }
     }
 
     /// The same with a tower, and what others have to know of it.
@@ -151,6 +165,7 @@ impl SpecDecoder {
     ) -> std::result::Result<Tensor, DecoderError> {
         let fail = |error| device::failure(&error);
         let lengths = lengths(batch);
+        let adapters = adapters_of(batch, self.adapters.of)?;
         let images = StepImages::of(batch, self.spec.hidden)?;
         let mut kv: StepKv<'_> = self.kv.lend(batch)?;
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
@@ -159,7 +174,8 @@ impl SpecDecoder {
         for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
             let rows = match &x {
                 None => {
-                    let rows = self.ends.embedded(&tokens, &stage.target, self.spec.factors.embedding);
+                    let factor = self.spec.factors.embedding;
+                    let rows = self.ends.embedded(&tokens, &stage.target, factor, &adapters);
                     rows.and_then(|rows| images.embed(rows, self.spec.factors.images))
                 }
                 Some(x) => {
@@ -169,7 +185,7 @@ impl SpecDecoder {
             };
             let WeightTarget { device, dtype, .. } = &stage.target;
             let context = StepContext::new(&lengths, &self.shape, *dtype, (device, stage.home));
-            let context = context.map_err(fail)?;
+            let context = context.map_err(fail)?.adapted(adapters.clone());
             kv.enter(stage.layers.clone()).map_err(fail)?;
             let layers = stage.layers.clone();
             let images = &images;
@@ -190,7 +206,7 @@ impl SpecDecoder {
             let mut x = decoder.run_layers(batch, states, &|| false)?;
             let mut normed = || {
                 if let Some(behind) = &decoder.ends.behind {
-                    x = behind.forward(&x, decoder.spec.hidden)?;
+                    x = behind.forward(&x, decoder.spec.hidden, &NO_ADAPTERS)?;
                 }
                 decoder.ends.norm.forward(&x)?.to_dtype(DType::F32)
             };
@@ -264,7 +280,7 @@ impl SpecDecoder {
             let (context, images) = (&context, &images);
             let mut step = StretchStep { layers, kv: &mut kv, states: &mut *states, context, images, stop: &|| false };
             let x = stage.stretch.forward(rows, &mut step)?;
-            ends.logits(x, spec).map_err(fail)
+            ends.logits(x, spec, &NO_ADAPTERS).map_err(fail)
         };
         let logits = recorded.step((form, moves), (&tokens, sequences), (&lengths, shape), &mut work)?;
         stage.stretch.end_step();
@@ -288,8 +304,9 @@ impl SpecDecoder {
         if wanted.is_empty() {
             return Ok(vec![Vec::new(); batch.len()]);
         }
+        let adapters = adapters_of(batch, self.adapters.of).map_err(candle_core::Error::wrap)?.select(&wanted);
         let wanted = Tensor::new(wanted, x.device())?;
-        let logits = self.ends.logits(x.index_select(&wanted, 0)?, &self.spec)?;
+        let logits = self.ends.logits(x.index_select(&wanted, 0)?, &self.spec, &adapters)?;
         let counts: Vec<usize> = batch.iter().map(|step| step.logits.rows(step.tokens.len())).collect();
         read_rows(&logits, &counts, self.info.vocab_size)
     }
@@ -297,20 +314,23 @@ impl SpecDecoder {
 
 impl DecoderEnds {
     /// Rows of the embedding, times a factor, and of further streams behind them.
-    fn embedded(&self, tokens: &[u32], target: &WeightTarget, factor: f64) -> Result<Tensor> {
+    fn embedded(&self, tokens: &[u32], target: &WeightTarget, factor: f64, adapters: &RowAdapters) -> Result<Tensor> {
         let mut rows = self.embedding.rows(tokens, target)?;
+        if !adapters.is_empty() {
+            rows = adapters.look_up(EMBEDDING.trim_end_matches(".weight"), tokens, rows)?;
+        }
         if factor != 1.0 {
             rows = (rows * factor)?;
         }
-        self.before.as_ref().map_or(Ok(rows.clone()), |before| before.forward(&rows, tokens, target))
+        self.before.as_ref().map_or(Ok(rows.clone()), |before| before.forward(&rows, tokens, target, adapters))
     }
 
     /// `[rows, hidden]` behind the last layer → `[rows, vocabulary]` in f32.
-    fn logits(&self, mut rows: Tensor, spec: &DecoderSpec) -> Result<Tensor> {
+    fn logits(&self, mut rows: Tensor, spec: &DecoderSpec, adapters: &RowAdapters) -> Result<Tensor> {
         if let Some(behind) = &self.behind {
-            rows = behind.forward(&rows, spec.hidden)?;
+            rows = behind.forward(&rows, spec.hidden, adapters)?;
         }
-        let [logits] = Linear::forward_normed([&self.head], &NormedRows::new(&rows, Some(&self.norm)))?;
+        let [logits] = Linear::forward_normed([&self.head], &NormedRows::new(&rows, Some(&self.norm), adapters))?;
         let mut logits = logits.to_dtype(DType::F32)?;
         if spec.factors.logits != 1.0 {
             logits = (logits * spec.factors.logits)?;
@@ -341,6 +361,21 @@ fn read_rows(logits: &Tensor, counts: &[usize], vocab: usize) -> Result<Vec<Vec<
             parts.par_iter().map(rows).collect()
         }
     })
+}
+
+/// The adapters of all rows of a step, for the decoder of this number.
+fn adapters_of(batch: &[DecoderStep<'_>], of: u64) -> std::result::Result<RowAdapters, DecoderError> {
+    let mut adapters = RowAdapters::default();
+    let mut end = 0;
+    for step in batch {
+        let rows = end..end + step.tokens.len();
+        end = rows.end;
+        let Some(adapter) = step.adapter else { continue };
+        let contents = adapter.contents::<DecoderAdapter>().filter(|adapter| adapter.of == of);
+        let contents = contents.ok_or_else(|| DecoderError::Step("the adapter is another model's".to_owned()))?;
+        adapters.push(rows, &contents);
+    }
+    Ok(adapters)
 }
 
 /// The part of a step that each sequence has.
@@ -427,6 +462,10 @@ impl Decoder for SpecDecoder {
         self.states.free(blocks);
         self.note_room();
         self.stages.iter().for_each(|stage| device::trim(&stage.target.device));
+    }
+
+    fn adapter_loader(&self) -> Option<Arc<dyn AdapterLoader>> {
+        Some(Arc::clone(&self.adapters) as Arc<dyn AdapterLoader>)
     }
 
     fn monitor(&self) -> Option<Arc<Monitor>> {

@@ -9,6 +9,7 @@ use super::attend::{ScoreBiases, Sight, attend};
 use super::family::Pause;
 use super::row_parts::in_parts;
 use super::spec::EncoderSpec;
+use crate::adapter::rows::NO_ADAPTERS;
 use crate::error::ModelError;
 use crate::layers::experts::Experts;
 use crate::layers::named_weights::NamedWeights;
@@ -134,7 +135,7 @@ impl EncoderLayer {
             EncoderMlp::Experts { experts, bias } => {
                 let inner = self.behind_attention(x, &attended, task)?;
                 pause();
-                let sum = experts.forward(&inner, &|| false)?;
+                let sum = experts.forward(&inner, &|| false, &NO_ADAPTERS)?;
                 let sum = match bias {
                     Some(bias) => sum.broadcast_add(bias)?,
                     None => sum,

@@ -149,7 +149,7 @@ impl Attention {
         if let Some(gate) = gate {
             attended = (attended * candle_nn::ops::sigmoid(&gate)?)?;
         }
-        self.output.forward_onto(&attended, stream)
+        self.output.forward_onto(&attended, stream, x.adapters())
     }
 
     /// Values, each head divided by its root mean square where the layer does that.

@@ -4,9 +4,11 @@
 use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
+use crate::adapter::rows::RowAdapters;
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::named_weights::NamedWeights;
+use crate::layers::norm::NormedRows;
 use crate::layers::recurrent::{
     CausalConv, activate, beside, decays, floats, inverse_rms, on_host, sigmoid, silu, softplus, values,
 };
@@ -90,7 +92,7 @@ impl DeltaNet {
 
     /// `[rows, hidden]` → `[rows, hidden]`; `states` has one entry per span.
     pub(crate) fn forward(&self, x: &Tensor, states: Vec<LayerState<'_>>, step: &StepContext) -> Result<Tensor> {
-        let ([mixed, gates], [rates, steps]) = (self.projected(x)?, self.rated(x)?);
+        let ([mixed, gates], [rates, steps]) = (self.projected(x, &step.adapters)?, self.rated(x, &step.adapters)?);
         let [width, heads] = [self.spec.conv_width(), self.spec.value_heads];
         let mut out = Vec::with_capacity(gates.len());
         for (mut state, span) in states.into_iter().zip(&step.spans) {
@@ -111,7 +113,7 @@ impl DeltaNet {
                 *out *= scale * weight * silu(*gate);
             }
         }
-        self.output.forward(&beside(out, self.spec.value_width(), x)?)
+        self.output.forward_adapted(&beside(out, self.spec.value_width(), x)?, &step.adapters)
     }
 
     /// Runs all heads over a piece, and adds `[rows, value_width]` to `out`.
@@ -172,13 +174,13 @@ impl DeltaNet {
     }
 
     /// ProjectedRows, keys and values, `[rows, conv_width]`, and gates, `[rows, value_width]`.
-    fn projected(&self, x: &Tensor) -> Result<[Vec<f32>; 2]> {
+    fn projected(&self, x: &Tensor, adapters: &RowAdapters) -> Result<[Vec<f32>; 2]> {
         let both = match &self.input {
             DeltaInput::Apart { mixed, gates } => {
-                let [mixed, gates] = Linear::forward_all([mixed, gates], x)?;
+                let [mixed, gates] = Linear::forward_normed([mixed, gates], &NormedRows::new(x, None, adapters))?;
                 return Ok([numbers(&mixed)?, numbers(&gates)?]);
             }
-            DeltaInput::ByKeyHead(both) => numbers(&both.forward(x)?)?,
+            DeltaInput::ByKeyHead(both) => numbers(&both.forward_adapted(x, adapters)?)?,
         };
         let DeltaNetSpec { key_heads, key_dim, .. } = self.spec;
         let (of_values, width) = (self.spec.value_width() / key_heads, self.spec.conv_width());
@@ -196,13 +198,13 @@ impl DeltaNet {
     }
 
     /// Learning rates and steps, `[rows, value_heads]` each, before what makes them positive.
-    fn rated(&self, x: &Tensor) -> Result<[Vec<f32>; 2]> {
+    fn rated(&self, x: &Tensor, adapters: &RowAdapters) -> Result<[Vec<f32>; 2]> {
         let both = match &self.rates {
             DeltaRates::Apart { rates, steps } => {
-                let [rates, steps] = Linear::forward_all([rates, steps], x)?;
+                let [rates, steps] = Linear::forward_normed([rates, steps], &NormedRows::new(x, None, adapters))?;
                 return Ok([numbers(&rates)?, numbers(&steps)?]);
             }
-            DeltaRates::ByKeyHead(both) => numbers(&both.forward(x)?)?,
+            DeltaRates::ByKeyHead(both) => numbers(&both.forward_adapted(x, adapters)?)?,
         };
         let of_head = self.spec.value_heads / self.spec.key_heads;
         let half = |first: usize| both.chunks_exact(of_head).skip(first).step_by(2).flatten().copied().collect();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use model_boss_engine::residency::experts::ChosenExpert;
 
+use crate::adapter::rows::{NO_ADAPTERS, RowAdapters};
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::mlp::Mlp;
@@ -85,7 +86,11 @@ impl Routing {
 
     /// The rows of each expert, with their weights.
     pub(crate) fn choose(&self, x: &Tensor) -> Result<Vec<Vec<(u32, f32)>>> {
-        let logits = self.logits.forward(&x.to_dtype(DType::F32)?)?.to_device(&Device::Cpu)?;
+        self.choose_adapted(x, &NO_ADAPTERS)
+    }
+
+    fn choose_adapted(&self, x: &Tensor, adapters: &RowAdapters) -> Result<Vec<Vec<(u32, f32)>>> {
+        let logits = self.logits.forward_adapted(&x.to_dtype(DType::F32)?, adapters)?.to_device(&Device::Cpu)?;
         let logits = logits.flatten_all()?.to_vec1::<f32>()?;
         let mut of_experts: Vec<Vec<(u32, f32)>> = vec![Vec::new(); self.experts];
         for (row, logits) in logits.chunks_exact(self.experts).enumerate() {
@@ -133,9 +138,9 @@ impl Experts {
 
     /// `[rows, hidden]` → `[rows, hidden]`. A row's sum is in the order of its experts, whatever rows are beside it and
     /// in whatever order the experts compute.
-    pub(crate) fn forward(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, stop: &dyn Fn() -> bool, adapters: &RowAdapters) -> Result<Tensor> {
         let (rows, hidden) = x.dims2()?;
-        let of_experts = self.routing.choose(x)?;
+        let of_experts = self.routing.choose_adapted(x, adapters)?;
         let of_expert = |(expert, rows): (usize, &Vec<_>)| ChosenExpert { expert, rows: rows.len() };
         let chosen = of_experts.iter().enumerate().filter(|(_, rows)| !rows.is_empty()).map(of_expert);
         let chosen: Vec<ChosenExpert> = chosen.collect();
@@ -145,9 +150,10 @@ impl Experts {
         let mut next = chosen.iter().map(|chosen| chosen.expert).peekable();
         self.experts.each(x, &chosen, stop, &mut |expert, mlp| {
             let (rows, weights): (Vec<u32>, Vec<f32>) = of_experts[expert].iter().copied().unzip();
+            let of_rows = adapters.select(&rows);
             let rows = Tensor::new(rows, x.device())?;
             let weights = Tensor::new(weights, x.device())?.to_dtype(x.dtype())?.unsqueeze(1)?;
-            let result = mlp.forward(&x.index_select(&rows, 0)?)?.broadcast_mul(&weights)?;
+            let result = mlp.forward_adapted(&x.index_select(&rows, 0)?, &of_rows)?.broadcast_mul(&weights)?;
             early.insert(expert, (rows, result));
             while let Some((rows, result)) = next.peek().and_then(|next| early.remove(next)) {
                 next.next();
@@ -156,9 +162,9 @@ impl Experts {
             Ok(())
         })?;
         let Some(SharedWeights { mlp, gate }) = &self.shared else { return Ok(sum) };
-        let mut result = mlp.forward(x)?;
+        let mut result = mlp.forward_adapted(x, adapters)?;
         if let Some(gate) = gate {
-            result = result.broadcast_mul(&candle_nn::ops::sigmoid(&gate.forward(x)?)?)?;
+            result = result.broadcast_mul(&candle_nn::ops::sigmoid(&gate.forward_adapted(x, adapters)?)?)?;
         }
         sum + result
     }

@@ -81,28 +81,30 @@ impl Latent {
     /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new vectors behind its past.
     pub(crate) fn forward(&self, x: &Tensor, kv: Vec<LayerKv<'_>>, step: &StepContext) -> Result<Tensor> {
         let LatentSpec { heads, rank, plain_dim, rope_dim, .. } = self.spec;
-        let rows = x.dim(0)?;
+        let (rows, adapters) = (x.dim(0)?, &step.adapters);
         let query = match &self.query {
-            LatentQuery::Direct(linear) => linear.forward(x)?,
-            LatentQuery::Compressed(down, norm, up) => up.forward(&norm.forward(&down.forward(x)?)?)?,
+            LatentQuery::Direct(linear) => linear.forward_adapted(x, adapters)?,
+            LatentQuery::Compressed(down, norm, up) => {
+                up.forward_adapted(&norm.forward(&down.forward_adapted(x, adapters)?)?, adapters)?
+            }
         };
         let query = query.reshape((rows, heads, plain_dim + rope_dim))?;
         let in_latent = |(head, (key, _)): (usize, &(Linear, Linear))| {
             let query = query.narrow(1, head, 1)?.squeeze(1)?;
-            let plain = key.forward(&query.narrow(1, 0, plain_dim)?.contiguous()?)?;
+            let plain = key.forward_adapted(&query.narrow(1, 0, plain_dim)?.contiguous()?, adapters)?;
             Tensor::cat(&[&plain, &query.narrow(1, plain_dim, rope_dim)?], 1)
         };
         let queries = self.heads.iter().enumerate().map(in_latent).collect::<Result<Vec<_>>>()?;
-        let both = self.compress.forward(x)?;
+        let both = self.compress.forward_adapted(x, adapters)?;
         let latent = self.norm.forward(&both.narrow(1, 0, rank)?.contiguous()?)?;
         let key = Tensor::cat(&[&latent, &both.narrow(1, rank, rope_dim)?], 1)?;
         let query = Tensor::cat(&queries, 1)?;
         let queries = ProjectedRows { query, key, value: None, norms: None, sinks: None };
         let mixed = self.attended.forward(&queries, kv, step)?;
         let of_head = |(head, (_, value)): (usize, &(Linear, Linear))| {
-            value.forward(&mixed.narrow(1, head * rank, rank)?.contiguous()?)
+            value.forward_adapted(&mixed.narrow(1, head * rank, rank)?.contiguous()?, adapters)
         };
         let values = self.heads.iter().enumerate().map(of_head).collect::<Result<Vec<_>>>()?;
-        self.output.forward(&Tensor::cat(&values, 1)?)
+        self.output.forward_adapted(&Tensor::cat(&values, 1)?, adapters)
     }
 }

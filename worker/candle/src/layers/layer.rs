@@ -95,7 +95,7 @@ pub(crate) struct LayerMemory<'a> {
 }
 
 enum LayerMlp {
-    Dense(Mlp),
+    Dense(Box<Mlp>),
     Experts(Box<Experts>),
     None,
 }
@@ -130,6 +130,7 @@ impl Layer {
         let before = mixes && (norms.before() || parallel);
         let mixer_norms = [norm(MIXER_NORM, before)?, norm(MIXER_POST_NORM, mixes && norms.behind())?];
         let mlp_norms = [norm(MLP_NORM, feeds && norms.before())?, norm(MLP_POST_NORM, feeds && norms.behind())?];
+        let dense = |mlp: Mlp| LayerMlp::Dense(Box::new(mlp));
         Ok(Self {
             mixer_norms,
             mixer: match mixer {
@@ -148,8 +149,8 @@ impl Layer {
             },
             mlp_norms,
             mlp: match feed_forward {
-                FeedForward::Gated(mlp) => LayerMlp::Dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
-                FeedForward::Plain(mlp) => LayerMlp::Dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
+                FeedForward::Gated(mlp) => dense(Mlp::gated(parts, mlp, &part_names::layer(index, "mlp"))?),
+                FeedForward::Plain(mlp) => dense(Mlp::plain(parts, mlp, &part_names::layer(index, "mlp"))?),
                 FeedForward::Experts(experts) => {
                     LayerMlp::Experts(Box::new(Experts::read(parts, experts, index, source)?))
                 }
@@ -174,17 +175,18 @@ impl Layer {
         stop: &dyn Fn() -> bool,
     ) -> Result<Tensor> {
         let Some(streams) = &self.streams else { return self.forward_stream(x, memory, step, stop) };
-        let predicted = streams.predicted(x)?;
+        let adapters = &step.adapters;
+        let predicted = streams.predicted(x, adapters)?;
         let active = predicted.active(streams);
         let [before, behind] = &self.mixer_norms;
         let input = normed(before, active)?;
-        let mixed = self.mix(&NormedRows::new(&input, None), memory, step, None)?.alone();
+        let mixed = self.mix(&NormedRows::new(&input, None, adapters), memory, step, None)?.alone();
         let mixed = (active + normed(behind, &mixed)?)?;
-        let mixed = ((mixed + streams.laurel(&input)?)? * 2_f64.powf(-0.5))?;
+        let mixed = ((mixed + streams.laurel(&input, adapters)?)? * 2_f64.powf(-0.5))?;
         let [before, behind] = &self.mlp_norms;
-        let computed =
-            (&mixed + normed(behind, &self.mlp(&NormedRows::new(&mixed, before.as_ref()), stop, None)?.alone())?)?;
-        streams.corrected(predicted, &computed)
+        let fed = self.mlp(&NormedRows::new(&mixed, before.as_ref(), adapters), stop, None)?.alone();
+        let computed = (&mixed + normed(behind, &fed)?)?;
+        streams.corrected(predicted, &computed, adapters)
     }
 
     /// The part that mixes tokens, of rows behind its norm. It is added to `stream` if that takes no launch of its own.
@@ -207,7 +209,8 @@ impl Layer {
             LayerMixer::Mamba(mamba) => mamba.forward(input, memory.states, step),
             LayerMixer::Both(both) => {
                 let (attention, mamba) = &**both;
-                let attended = attention.forward(&NormedRows::new(input, None), memory.kv, step, None)?.alone();
+                let attended =
+                    attention.forward(&NormedRows::new(input, None, &step.adapters), memory.kv, step, None)?.alone();
                 attended + mamba.forward(input, memory.states, step)?
             }
         };
@@ -223,25 +226,26 @@ impl Layer {
         stop: &dyn Fn() -> bool,
     ) -> Result<Tensor> {
         if matches!(self.mixer, LayerMixer::None) {
-            return self.feed(x, stop);
+            return self.feed(x, step, stop);
         }
         let [before, behind] = &self.mixer_norms;
         if self.places == NormPlaces::Parallel {
             let input = normed(before, x)?;
-            let input = NormedRows::new(&input, None);
+            let input = NormedRows::new(&input, None, &step.adapters);
             let mixed = self.scaled(normed(behind, &self.mix(&input, memory, step, None)?.alone())?)?;
             return (x + mixed)? + self.scaled(self.mlp(&input, stop, None)?.alone())?;
         }
-        let mixed = match self.mix(&NormedRows::new(x, before.as_ref()), memory, step, self.onto(behind, x))? {
-            PartRows::Added(x) => return self.feed(&x, stop),
+        let input = NormedRows::new(x, before.as_ref(), &step.adapters);
+        let mixed = match self.mix(&input, memory, step, self.onto(behind, x))? {
+            PartRows::Added(x) => return self.feed(&x, step, stop),
             PartRows::Alone(mixed) => self.scaled(normed(behind, &mixed)?)?,
         };
         match &self.mlp_norms[0] {
             Some(norm) if !matches!(self.mlp, LayerMlp::None) => {
                 let (x, input) = norm.of_sum(x, &mixed)?;
-                self.feed_normed(&x, &NormedRows::new(&input, None), stop)
+                self.feed_normed(&x, &NormedRows::new(&input, None, &step.adapters), stop)
             }
-            _ => self.feed(&(x + mixed)?, stop),
+            _ => self.feed(&(x + mixed)?, step, stop),
         }
     }
 
@@ -251,11 +255,11 @@ impl Layer {
     }
 
     /// Adds the feed-forward part to the stream.
-    fn feed(&self, x: &Tensor, stop: &dyn Fn() -> bool) -> Result<Tensor> {
+    fn feed(&self, x: &Tensor, step: &StepContext, stop: &dyn Fn() -> bool) -> Result<Tensor> {
         if matches!(self.mlp, LayerMlp::None) {
             return Ok(x.clone());
         }
-        self.feed_normed(x, &NormedRows::new(x, self.mlp_norms[0].as_ref()), stop)
+        self.feed_normed(x, &NormedRows::new(x, self.mlp_norms[0].as_ref(), &step.adapters), stop)
     }
 
     /// The same, with the part's input.
@@ -271,7 +275,7 @@ impl Layer {
     fn mlp(&self, x: &NormedRows<'_>, stop: &dyn Fn() -> bool, stream: Option<&Tensor>) -> Result<PartRows> {
         match &self.mlp {
             LayerMlp::Dense(mlp) => mlp.forward_onto(x, stream),
-            LayerMlp::Experts(experts) => experts.forward(&x.rows()?, stop).map(PartRows::Alone),
+            LayerMlp::Experts(experts) => experts.forward(&x.rows()?, stop, x.adapters()).map(PartRows::Alone),
             LayerMlp::None => x.rows()?.zeros_like().map(PartRows::Alone),
         }
     }

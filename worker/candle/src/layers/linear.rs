@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::adapter::rows::RowAdapters;
 use crate::device::rows::{Beside, SiluForm};
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
@@ -16,6 +17,8 @@ pub(crate) struct Linear {
     order: Option<Tensor>,
     factor: Option<f64>,
     bias: Option<Tensor>,
+    /// The name by which adapters know it; empty of one that takes none.
+    path: Box<str>,
 }
 
 /// The result of a layer's part.
@@ -51,7 +54,12 @@ impl From<bool> for Bias {
 impl Linear {
     /// A projection of a matrix that was read already.
     pub(crate) fn new(weight: Matrix, bias: Option<Tensor>) -> Self {
-        Self { weight, order: None, factor: None, bias }
+        Self { weight, order: None, factor: None, bias, path: Box::default() }
+    }
+
+    /// The same, known to adapters by this name.
+    pub(crate) fn named(self, path: &str) -> Self {
+        Self { path: path.into(), ..self }
     }
 
     /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
@@ -62,7 +70,7 @@ impl Linear {
             Bias::With => Some(parts.tensor(&format!("{path}.bias"))?),
             Bias::Without => None,
         };
-        Ok(Self { weight, order, factor, bias })
+        Ok(Self { weight, order, factor, bias, path: path.into() })
     }
 
     /// The results for each row.
@@ -102,25 +110,43 @@ impl Linear {
         self.biased(product)
     }
 
+    /// The same of rows with adapters.
+    pub(crate) fn forward_adapted(&self, x: &Tensor, adapters: &RowAdapters) -> Result<Tensor> {
+        self.adapted(x, self.forward(x)?, adapters)
+    }
+
+    /// The results with what adapters add to them.
+    fn adapted(&self, x: &Tensor, y: Tensor, adapters: &RowAdapters) -> Result<Tensor> {
+        if adapters.is_empty() { Ok(y) } else { adapters.project(&self.path, x, y, self.bias.as_ref()) }
+    }
+
     /// The same, added to a stream if one is given and that takes no launch of its own.
-    pub(crate) fn forward_onto(&self, x: &Tensor, stream: Option<&Tensor>) -> Result<PartRows> {
+    pub(crate) fn forward_onto(&self, x: &Tensor, stream: Option<&Tensor>, adapters: &RowAdapters) -> Result<PartRows> {
         if stream.is_some()
+            && adapters.is_empty()
             && let Some(mut products) = Self::beside(&[self], x, Beside { residual: stream, ..Beside::default() })?
             && let Some(sum) = products.pop()
         {
             return Ok(PartRows::Added(sum));
         }
-        self.forward(x).map(PartRows::Alone)
+        self.forward_adapted(x, adapters).map(PartRows::Alone)
     }
 
     /// `[rows, in]` behind a norm through several projections, to `[rows, out]` of each.
     pub(crate) fn forward_normed<const N: usize>(linears: [&Self; N], x: &NormedRows<'_>) -> Result<[Tensor; N]> {
-        if let Some((x, Some(norm))) = x.before()
+        let adapters = x.adapters();
+        if adapters.is_empty()
+            && let Some((x, Some(norm))) = x.before()
             && let Some(products) = Self::beside(&linears, x, Beside { norm: Some(norm), ..Beside::default() })?
         {
             return all_of(products);
         }
-        Self::forward_all(linears, &x.rows()?)
+        let x = x.rows()?;
+        let mut products = Self::forward_all(linears, &x)?;
+        for (linear, y) in linears.into_iter().zip(&mut products) {
+            *y = linear.adapted(&x, y.clone(), adapters)?;
+        }
+        Ok(products)
     }
 
     /// The product with a gate, `form(gate(x)) * up(x)`, in one launch; none where that is not possible.
@@ -129,6 +155,9 @@ impl Linear {
         x: &NormedRows<'_>,
         form: Option<SiluForm>,
     ) -> Result<Option<Tensor>> {
+        if !x.adapters().is_empty() {
+            return Ok(None);
+        }
         let (Some(form), Some((x, norm))) = (form, x.before()) else { return Ok(None) };
         let beside = Beside { norm, gate: Some(form), ..Beside::default() };
         Ok(Self::beside(&[gate, up], x, beside)?.and_then(|mut passed| passed.pop()))

@@ -60,7 +60,7 @@ impl Mamba {
 
     /// `[rows, hidden]` → `[rows, hidden]`; `states` has one entry per span.
     pub(crate) fn forward(&self, x: &Tensor, states: Vec<LayerState<'_>>, step: &StepContext) -> Result<Tensor> {
-        let projected = self.projected(x)?;
+        let projected = self.projected(x, step)?;
         let storage = projected.storage_and_layout();
         let projected = floats(&storage)?;
         let (all, inner, width) = (self.spec.input_rows(), self.spec.inner(), self.spec.conv_width());
@@ -80,13 +80,13 @@ impl Mamba {
         for (out, row) in out.chunks_exact_mut(inner).zip(projected.chunks_exact(all)) {
             self.gate(out, &row[..inner]);
         }
-        self.output.forward(&beside(out, inner, x)?)
+        self.output.forward_adapted(&beside(out, inner, x)?, &step.adapters)
     }
 
     /// `[rows, input_rows]` in the host's memory, with the factors of its parts.
-    fn projected(&self, x: &Tensor) -> Result<Tensor> {
+    fn projected(&self, x: &Tensor, step: &StepContext) -> Result<Tensor> {
         let MambaSpec { heads, groups, state_dim, factors, .. } = self.spec;
-        let projected = on_host(&self.input.forward(x)?)?;
+        let projected = on_host(&self.input.forward_adapted(x, &step.adapters)?)?;
         if factors == [1.0; 5] {
             return Ok(projected);
         }

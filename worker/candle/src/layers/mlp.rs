@@ -3,6 +3,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::adapter::rows::RowAdapters;
 use crate::error::ModelError;
 use crate::layers::linear::{Linear, PartRows};
 use crate::layers::named_weights::NamedWeights;
@@ -38,12 +39,12 @@ impl Mlp {
         Ok(Self { gate: None, up, down, activation: spec.activation })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(self.forward_onto(&NormedRows::new(x, None), None)?.alone())
+    /// `[rows, hidden]` → `[rows, hidden]`, of rows with adapters.
+    pub(crate) fn forward_adapted(&self, x: &Tensor, adapters: &RowAdapters) -> Result<Tensor> {
+        Ok(self.forward_onto(&NormedRows::new(x, None, adapters), None)?.alone())
     }
 
-    /// The same behind a norm, added to a stream if one is given and that takes no launch of its own.
+    /// The same of rows behind a norm, added to a stream if one is given and that takes no launch of its own.
     pub(crate) fn forward_onto(&self, x: &NormedRows<'_>, stream: Option<&Tensor>) -> Result<PartRows> {
         let inner = match &self.gate {
             Some(gate) => match Linear::forward_gated([gate, &self.up], x, self.activation.silu_form())? {
@@ -58,6 +59,6 @@ impl Mlp {
                 self.activation.in_place(up)?
             }
         };
-        self.down.forward_onto(&inner, stream)
+        self.down.forward_onto(&inner, stream, x.adapters())
     }
 }

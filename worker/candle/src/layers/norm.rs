@@ -4,6 +4,7 @@
 use candle_core::{CpuStorage, CustomOp1, DType, InplaceOp2, Layout, Result, Shape, Storage, Tensor, bail};
 use model_boss_kernels::SumNorm;
 
+use crate::adapter::rows::RowAdapters;
 use crate::device::kernels;
 use crate::error::ModelError;
 use crate::layers::named_weights::NamedWeights;
@@ -73,11 +74,17 @@ impl Norm {
 pub(crate) struct NormedRows<'a> {
     x: &'a Tensor,
     norm: Option<&'a Norm>,
+    adapters: &'a RowAdapters,
 }
 
 impl<'a> NormedRows<'a> {
-    pub(crate) fn new(x: &'a Tensor, norm: Option<&'a Norm>) -> Self {
-        Self { x, norm }
+    pub(crate) fn new(x: &'a Tensor, norm: Option<&'a Norm>, adapters: &'a RowAdapters) -> Self {
+        Self { x, norm, adapters }
+    }
+
+    /// The adapters of the rows.
+    pub(crate) fn adapters(&self) -> &'a RowAdapters {
+        self.adapters
     }
 
     /// The rows; a free clone without a norm.

@@ -34,7 +34,7 @@ impl ShortConv {
 
     /// `[rows, width]` → `[rows, width]`; `states` has one entry per span.
     pub(crate) fn forward(&self, x: &Tensor, states: Vec<LayerState<'_>>, step: &StepContext) -> Result<Tensor> {
-        let projected = on_host(&self.input.forward(x)?)?;
+        let projected = on_host(&self.input.forward_adapted(x, &step.adapters)?)?;
         let storage = projected.storage_and_layout();
         let (projected, width) = (floats(&storage)?, self.width);
         let mut mixed = Vec::with_capacity(x.elem_count());
@@ -51,6 +51,6 @@ impl ShortConv {
                 mixed.extend(seen);
             });
         }
-        self.output.forward(&beside(mixed, width, x)?)
+        self.output.forward_adapted(&beside(mixed, width, x)?, &step.adapters)
     }
 }

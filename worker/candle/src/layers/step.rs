@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use candle_core::{DType, Device, Result, Tensor};
 use model_boss_kernels::SequenceRows;
 
+use crate::adapter::rows::RowAdapters;
 use crate::layers::kv_shape::KvHome;
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Angles, Rope};
@@ -23,6 +24,8 @@ pub(crate) struct StepContext {
     /// Of each of the decoder's ropes.
     pub(crate) angles: Vec<Angles>,
     pub(crate) spans: Vec<SequenceSpan>,
+    /// The adapters of the step's rows.
+    pub(crate) adapters: RowAdapters,
     /// The kinds of sight that layers have, in the order of each span's tiles.
     sights: Vec<RowSight>,
     /// Keys and values of layers whose others use them, by the layer.
@@ -103,7 +106,13 @@ impl StepContext {
             spans.push(SequenceSpan { rows: first..first + new, past, whole: rows.whole.clone(), tiles });
             first += new;
         }
-        Ok(Self { angles, spans, sights: shape.sights.clone(), lent: Mutex::default() })
+        let adapters = RowAdapters::default();
+        Ok(Self { angles, spans, adapters, sights: shape.sights.clone(), lent: Mutex::default() })
+    }
+
+    /// The same for rows with adapters.
+    pub(crate) fn adapted(self, adapters: RowAdapters) -> Self {
+        Self { adapters, ..self }
     }
 
     /// Keeps a layer's keys and values for others in the step.

@@ -6,6 +6,7 @@
 
 use candle_core::{D, Result, Tensor};
 
+use crate::adapter::rows::RowAdapters;
 use crate::error::ModelError;
 use crate::layers::linear::{Bias, Linear};
 use crate::layers::named_weights::NamedWeights;
@@ -81,12 +82,12 @@ impl LayerStreams {
     }
 
     /// The streams that the layer's rows are predicted to be.
-    pub(crate) fn predicted(&self, x: &Tensor) -> Result<Predicted> {
+    pub(crate) fn predicted(&self, x: &Tensor, adapters: &RowAdapters) -> Result<Predicted> {
         let (count, hidden) = (self.spec.count, self.hidden);
         let streams = (0..count).map(|stream| x.narrow(1, stream * hidden, hidden)?.contiguous());
         let streams = streams.collect::<Result<Vec<_>>>()?;
         let inputs = x.narrow(1, count * hidden, x.dim(1)? - count * hidden)?;
-        let weights = self.predict.forward(&self.modes(&streams[self.spec.active])?)?;
+        let weights = self.predict.forward_adapted(&self.modes(&streams[self.spec.active], adapters)?, adapters)?;
         let predicted = |to: usize| {
             let mut sum = streams[to].clone();
             for (from, stream) in streams.iter().enumerate() {
@@ -99,14 +100,14 @@ impl LayerStreams {
     }
 
     /// The narrow product beside attention, of its normed input.
-    pub(crate) fn laurel(&self, input: &Tensor) -> Result<Tensor> {
+    pub(crate) fn laurel(&self, input: &Tensor, adapters: &RowAdapters) -> Result<Tensor> {
         let [left, right] = &self.laurel;
-        input + self.laurel_norm.forward(&right.forward(&left.forward(input)?)?)?
+        input + self.laurel_norm.forward(&right.forward_adapted(&left.forward_adapted(input, adapters)?, adapters)?)?
     }
 
     /// All streams, corrected by what the layer computed for its own, and the layer's own input.
-    pub(crate) fn corrected(&self, predicted: Predicted, computed: &Tensor) -> Result<Tensor> {
-        let weights = (self.correct.forward(&self.modes(computed)?)? + 1.0)?;
+    pub(crate) fn corrected(&self, predicted: Predicted, computed: &Tensor, adapters: &RowAdapters) -> Result<Tensor> {
+        let weights = (self.correct.forward_adapted(&self.modes(computed, adapters)?, adapters)? + 1.0)?;
         let surprise = (computed - &predicted.streams[self.spec.active])?;
         let corrected = |(stream, predicted): (usize, &Tensor)| {
             predicted + surprise.broadcast_mul(&weights.narrow(1, stream, 1)?)?
@@ -117,8 +118,8 @@ impl LayerStreams {
             first = first.broadcast_mul(scale)?;
         }
         let own = predicted.inputs.narrow(1, self.index * self.spec.layer_input, self.spec.layer_input)?;
-        let met = (self.spec.activation.forward(&self.input_gate.forward(&first)?)? * own)?;
-        let added = self.input_norm.forward(&self.input_projection.forward(&met)?)?;
+        let met = (self.spec.activation.forward(&self.input_gate.forward_adapted(&first, adapters)?)? * own)?;
+        let added = self.input_norm.forward(&self.input_projection.forward_adapted(&met, adapters)?)?;
         for stream in streams.iter_mut().skip(1) {
             *stream = (&*stream + &added)?;
         }
@@ -127,9 +128,9 @@ impl LayerStreams {
     }
 
     /// The modes that the weights of prediction and correction are made of, `[rows, streams]`.
-    fn modes(&self, x: &Tensor) -> Result<Tensor> {
+    fn modes(&self, x: &Tensor, adapters: &RowAdapters) -> Result<Tensor> {
         let scaled = (self.router_norm.forward(x)? / self.hidden as f64)?;
-        self.router.forward(&scaled)?.tanh()
+        self.router.forward_adapted(&scaled, adapters)?.tanh()
     }
 }
 
@@ -162,17 +163,23 @@ impl StreamsBefore {
     }
 
     /// Rows of all streams, from rows of the embedding: `[rows, hidden]`.
-    pub(crate) fn forward(&self, x: &Tensor, tokens: &[u32], target: &WeightTarget) -> Result<Tensor> {
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        tokens: &[u32],
+        target: &WeightTarget,
+        adapters: &RowAdapters,
+    ) -> Result<Tensor> {
         let StreamsSpec { layer_input, layer_vocab, .. } = self.spec;
         let (rows, hidden) = x.dims2()?;
         let mut streams = vec![x.clone()];
         for projection in &self.projections {
-            streams.push(as_large(&projection.forward(x)?, x)?);
+            streams.push(as_large(&projection.forward_adapted(x, adapters)?, x)?);
         }
         let known: Vec<u32> =
             tokens.iter().map(|token| if (*token as usize) < layer_vocab { *token } else { 0 }).collect();
         let stored = (self.inputs.rows(&known, target)? * (layer_input as f64).sqrt())?;
-        let projected = (self.input_projection.forward(x)? * (hidden as f64).powf(-0.5))?;
+        let projected = (self.input_projection.forward_adapted(x, adapters)? * (hidden as f64).powf(-0.5))?;
         let projected = self.input_norm.forward(&projected.reshape((rows * self.layers, layer_input))?)?;
         let inputs = (projected.reshape((rows, self.layers * layer_input))? + stored)?;
         streams.push((inputs * 2_f64.powf(-0.5))?);
@@ -195,12 +202,12 @@ impl StreamsBehind {
     }
 
     /// The mean of all streams, `[rows, hidden]`, each as large as the first.
-    pub(crate) fn forward(&self, x: &Tensor, hidden: usize) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, hidden: usize, adapters: &RowAdapters) -> Result<Tensor> {
         let stream = |at: usize| x.narrow(1, at * hidden, hidden)?.contiguous();
         let first = stream(0)?;
         let mut sum = first.clone();
         for (at, projection) in self.projections.iter().enumerate() {
-            sum = (sum + as_large(&projection.forward(&stream(at + 1)?)?, &first)?)?;
+            sum = (sum + as_large(&projection.forward_adapted(&stream(at + 1)?, adapters)?, &first)?)?;
         }
         sum / (self.projections.len() + 1) as f64
     }

@@ -106,7 +106,7 @@ pub(crate) fn read<'a>(
         warnings: reader.files().unread().into_iter().chain(warning).collect(),
     };
     let ends = DecoderEnds { embedding, before: before_layers, behind: behind_layers, norm, head };
-    let decoder = SpecDecoder::new(spec, limits, ends, stages);
+    let decoder = SpecDecoder::new(spec, reader.files().clone(), limits, ends, stages);
     Ok(match sees.zip(tower) {
         Some((sees, tower)) => decoder.seeing(tower, sees.facts()),
         None => decoder,

@@ -42,7 +42,16 @@ fn blocks(numbers: &[u32]) -> Vec<BlockId> {
 }
 
 fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
-    DecoderStep { blocks, past, length: past + tokens.len(), shared: 0, tokens, images: &[], logits: Logits::All }
+    DecoderStep {
+        blocks,
+        past,
+        length: past + tokens.len(),
+        shared: 0,
+        tokens,
+        images: &[],
+        adapter: None,
+        logits: Logits::All,
+    }
 }
 
 /// The logits of steps over scattered blocks, with pieces across their borders, a copy, shared blocks and neighbours.

@@ -121,7 +121,7 @@ impl CheckedModel {
             (None, None) => reader.matrix(self.embedding)?,
         };
         let bias = if spec.head_bias { Some(reader.tensor(HEAD_BIAS)?) } else { None };
-        Ok((norm, Linear::new(head, bias)))
+        Ok((norm, Linear::new(head, bias).named(HEAD.trim_end_matches(".weight"))))
     }
 }
 

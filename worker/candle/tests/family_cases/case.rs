@@ -61,6 +61,12 @@ impl Case {
         self.config["architectures"][0].as_str().unwrap_or_default()
     }
 
+    /// Heads of keys and values.
+    #[allow(dead_code, reason = "one test needs it")]
+    pub(crate) fn kv_heads(&self) -> usize {
+        self.config["num_key_value_heads"].as_u64().unwrap() as usize
+    }
+
     /// The name without the family's.
     pub(crate) fn short_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or_default()

@@ -1,5 +1,7 @@
 //! Cases of families, and answers compared with theirs.
 
+#[allow(dead_code, reason = "one test has adapters")]
+mod adapter;
 mod case;
 mod rule;
 
@@ -9,6 +11,8 @@ use model_boss_candle::{DecoderLoadOptions, load_with};
 use model_boss_engine::{Decoder, KvSlot, Logits, SequenceStep, Sequences};
 use model_boss_protocol::DeviceId;
 
+#[allow(unused_imports, reason = "one test has adapters")]
+pub(crate) use adapter::{AdapterCase, adapter_cases, adapter_weights};
 pub(crate) use case::Case;
 #[allow(unused_imports, reason = "not every test that has this module lists files")]
 pub(crate) use case::case_files;

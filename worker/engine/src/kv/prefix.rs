@@ -10,24 +10,34 @@ use crate::decoder::BlockId;
 
 /// Sequences share blocks only with sequences of the same salt: one caller never measures the prompts of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CacheSalt(Arc<str>);
+pub struct CacheSalt {
+    text: Arc<str>,
+    /// The number of the adapter; 0 for the model alone. No text can stand for it.
+    adapter: u64,
+}
 
 impl CacheSalt {
     /// The salt of a caller, by any text that no other caller has.
     pub fn new(text: &str) -> Self {
-        Self(text.into())
+        Self { text: text.into(), adapter: 0 }
     }
 
     /// This salt among those of one caller.
     pub fn of_caller(&self, caller: &str) -> Self {
         // The length keeps two texts apart from two others that are the same behind one another.
-        Self(format!("{}:{caller}{}", caller.len(), self.0).into())
+        Self { text: format!("{}:{caller}{}", caller.len(), self.text).into(), ..*self }
+    }
+
+    /// This salt among sequences that are computed with the adapter of this number. Each adapter has other keys for the
+    /// same tokens.
+    pub(crate) fn of_adapter(&self, id: u64) -> Self {
+        Self { adapter: id, ..self.clone() }
     }
 
     /// This salt among sequences whose lengths have this class. Those of other classes have other keys for the same
     /// tokens.
     pub(crate) fn of_length_class(&self, class: usize) -> Self {
-        if class == 0 { self.clone() } else { Self(format!("{class}/{}", self.0).into()) }
+        if class == 0 { self.clone() } else { Self { text: format!("{class}/{}", self.text).into(), ..*self } }
     }
 }
 

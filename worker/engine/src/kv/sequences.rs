@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::adapter::{AdapterLoader, LoadedAdapter};
 use crate::decoder::{Decoder, DecoderError, DecoderInfo, DecoderStep, Logits};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
@@ -37,6 +38,7 @@ struct OpenSequence {
     capacity: usize,
     /// Its tokens, to compute them again when its length gets another class.
     tokens: Vec<u32>,
+    adapter: Option<Arc<LoadedAdapter>>,
 }
 
 impl Sequences {
@@ -61,8 +63,18 @@ impl Sequences {
         self.decoder.places()
     }
 
+    /// Makes adapters for the decoder's model; none for a decoder that takes no adapters.
+    pub fn adapter_loader(&self) -> Option<Arc<dyn AdapterLoader>> {
+        self.decoder.adapter_loader()
+    }
+
     /// A new, empty sequence that will hold at most `capacity` tokens.
     pub fn open(&mut self, capacity: usize) -> Result<KvSlot, DecoderError> {
+        self.open_with(capacity, None)
+    }
+
+    /// The same, computed with an adapter.
+    pub fn open_with(&mut self, capacity: usize, adapter: Option<Arc<LoadedAdapter>>) -> Result<KvSlot, DecoderError> {
         let context = self.info().context_length;
         if capacity > context {
             return Err(DecoderError::Step(format!("{capacity} tokens do not fit into a context of {context}")));
@@ -71,7 +83,7 @@ impl Sequences {
         let admitted = admitted.ok_or_else(|| DecoderError::OutOfMemory("for a sequence of no tokens".to_owned()))?;
         let slot = KvSlot(self.opened);
         self.opened = self.opened.wrapping_add(1);
-        self.open.insert(slot, OpenSequence { table: admitted.table, capacity, tokens: Vec::new() });
+        self.open.insert(slot, OpenSequence { table: admitted.table, capacity, tokens: Vec::new(), adapter });
         Ok(slot)
     }
 
@@ -108,11 +120,12 @@ impl Sequences {
 
     /// Computes tokens of a sequence again that a truncation has left without keys, values and state.
     fn catch_up(&mut self, kv: KvSlot, stop: &(dyn Fn() -> bool + Sync)) -> Result<(), DecoderError> {
-        let Some(OpenSequence { table, tokens, .. }) = self.open.get_mut(&kv) else { return Ok(()) };
+        let Some(OpenSequence { table, tokens, adapter, .. }) = self.open.get_mut(&kv) else { return Ok(()) };
         let (past, length) = (table.len(), tokens.len());
         if past < length {
             let (blocks, tokens) = (table.blocks(), &tokens[past..]);
-            let step = DecoderStep { blocks, past, length, shared: 0, tokens, images: &[], logits: Logits::None };
+            let (adapter, logits) = (adapter.as_ref(), Logits::None);
+            let step = DecoderStep { blocks, past, length, shared: 0, tokens, images: &[], adapter, logits };
             self.decoder.forward_until(&[step], stop)?;
             self.cache.advance(table, &[], length);
         }
@@ -154,10 +167,11 @@ impl Sequences {
             rows.insert(step.kv, self.compute_again(step, stop)?);
         }
         let steps = others.iter().filter_map(|step| {
-            let table = &self.open.get(&step.kv)?.table;
-            let (blocks, past) = (table.blocks(), table.len());
-            let length = past + step.tokens.len();
-            Some(DecoderStep { blocks, past, length, shared: 0, tokens: step.tokens, images: &[], logits: step.logits })
+            let OpenSequence { table, adapter, .. } = self.open.get(&step.kv)?;
+            let (blocks, past, adapter) = (table.blocks(), table.len(), adapter.as_ref());
+            let SequenceStep { tokens, logits, .. } = **step;
+            let length = past + tokens.len();
+            Some(DecoderStep { blocks, past, length, shared: 0, tokens, images: &[], adapter, logits })
         });
         let steps: Vec<DecoderStep<'_>> = steps.collect();
         rows.extend(others.iter().map(|step| step.kv).zip(self.decoder.forward_until(&steps, stop)?));
@@ -197,6 +211,7 @@ impl Sequences {
                 shared: 0,
                 tokens: &tokens,
                 images: &[],
+                adapter: sequence.adapter.as_ref(),
                 logits,
             };
             self.decoder.forward_until(&[whole], stop)

@@ -191,10 +191,10 @@ impl RunningSequence {
     /// The next tokens to evaluate, `share` of them. Of one that decodes, those behind the first are of its draft.
     pub(super) fn step(&self, share: usize) -> DecoderStep<'_> {
         let (past, blocks) = (self.fed(), self.table.as_ref().map_or(&[][..], BlockTable::blocks));
-        let end = past + share;
+        let (end, adapter, images) = (past + share, self.sequence.adapter.as_ref(), self.images.steps());
         if self.drafting.is_there() {
-            let (tokens, images) = (&self.drafting.ahead[..share], self.images.steps());
-            return DecoderStep { blocks, past, length: end, shared: 0, tokens, images, logits: Logits::All };
+            let (tokens, logits) = (&self.drafting.ahead[..share], Logits::All);
+            return DecoderStep { blocks, past, length: end, shared: 0, tokens, images, adapter, logits };
         }
         let logits = if self.sequence.prompt_logprobs && self.is_in_prompt() {
             Logits::All
@@ -204,8 +204,8 @@ impl RunningSequence {
             Logits::Last
         };
         let (length, shared) = (self.tokens.len(), self.table.as_ref().map_or(0, BlockTable::shared));
-        let (tokens, images) = (&self.tokens[past..end], self.images.steps());
-        DecoderStep { blocks, past, length, shared, tokens, images, logits }
+        let tokens = &self.tokens[past..end];
+        DecoderStep { blocks, past, length, shared, tokens, images, adapter, logits }
     }
 
     pub(super) fn fail(&mut self, error: WorkError) -> Continuation {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::adapter::LoadedAdapter;
 use crate::constraint::Constraint;
 use crate::engine::{ContextShift, Generate, Reply, SequenceEvent, SequenceId, WorkError};
 use crate::kv::CacheSalt;
@@ -36,6 +37,7 @@ pub(super) struct Sequence {
     pub(super) channels: Option<ChannelState>,
     /// Shares blocks with sequences of the same salt.
     pub(super) cache: Option<CacheSalt>,
+    pub(super) adapter: Option<Arc<LoadedAdapter>>,
     /// The form that the answer is held to.
     pub(super) constraint: Option<Constraint>,
     pub(super) submitted: Instant,
@@ -78,7 +80,11 @@ impl Sequence {
             thinking,
             channels: work.channels.map(ChannelState::new),
             // Log-probabilities of a prompt need every row to be computed.
-            cache: work.cache.filter(|_| !work.prompt_logprobs),
+            cache: work.cache.filter(|_| !work.prompt_logprobs).map(|salt| match &work.adapter {
+                Some(adapter) => salt.of_adapter(adapter.id()),
+                None => salt,
+            }),
+            adapter: work.adapter,
             // The mask of the first token is computed while the prompt waits and is evaluated.
             constraint: work.grammar.map(Constraint::begin),
             prompt: work.prompt,

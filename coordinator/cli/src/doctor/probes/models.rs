@@ -74,7 +74,7 @@ fn tasks(config: &Config, catalog: &Catalog, facts: &mut CatalogFacts) {
         })),
         Ok(file) => {
             facts.tasks = Some((file.tasks.len(), file.clients.len()));
-            let unknown = unknown_models(&file, &providers, |name| catalog.find(name).is_some());
+            let unknown = unknown_models(&file, &providers, |name| catalog.knows(name));
             facts.unknown_rungs = unknown.into_iter().map(|(_, name)| name.to_owned()).collect();
             facts.unknown_rungs.sort();
             facts.unknown_rungs.dedup();

@@ -47,7 +47,7 @@ fn blocks(numbers: &[u32]) -> Vec<BlockId> {
 }
 
 fn step<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32], length: usize) -> DecoderStep<'a> {
-    DecoderStep { blocks, past, length, shared: 0, tokens, images: &[], logits: Logits::Last }
+    DecoderStep { blocks, past, length, shared: 0, tokens, images: &[], adapter: None, logits: Logits::Last }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Blocks of keys and values: prefixes that are found again, and sequences that share too few blocks.
 
 use super::*;
+use crate::adapter::LoadedAdapter;
 use crate::kv::CacheSalt;
 
 pub(super) fn salted(work: Generate, caller: &str) -> Generate {
@@ -57,6 +58,32 @@ fn en_1_each_turn_of_a_conversation_evaluates_only_what_is_new() {
             return;
         }
         said += &text(turn + 7, 10);
+    }
+}
+
+#[test]
+fn en_9_keys_of_one_adapter_are_found_for_no_other() {
+    // A block of another adapter fails the step, so that a right answer shows that none was used.
+    let adapter = || Arc::new(LoadedAdapter::new(Arc::new(()), 0, Vec::new()));
+    let (one, same_files) = (adapter(), adapter());
+    let work = |adapter: Option<&Arc<LoadedAdapter>>| {
+        let work = Generate { max_tokens: Some(20), ignore_eos: true, ..prompt(&text(1, 90)) };
+        salted(Generate { adapter: adapter.cloned(), ..work }, "me")
+    };
+    let mut rig = rig(50, 4);
+    let mut answers = Vec::new();
+    for (adapter, known) in [(None, 0), (Some(&one), 0), (Some(&same_files), 0), (None, 89), (Some(&one), 89)] {
+        let answer = rig.ask(work(adapter));
+        assert_eq!(cached(&answer), known, "{adapter:?}");
+        answers.push(answer.text);
+    }
+    assert!(answers[0] == answers[3] && answers[1] == answers[4], "{answers:?}");
+    assert!(answers[0] != answers[1] && answers[1] != answers[2], "{answers:?}");
+    // Together as alone, also where one computes a prompt that the others begin with.
+    let together = [None, Some(&one), None, Some(&same_files), Some(&one)].map(|adapter| rig.submit(work(adapter)));
+    rig.run();
+    for (client, at) in together.iter().zip([0, 1, 0, 2, 1]) {
+        assert_eq!(client.answer().text, answers[at]);
     }
 }
 

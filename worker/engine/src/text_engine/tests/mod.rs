@@ -138,6 +138,7 @@ fn prompt(text: &str) -> Generate {
         thinking: None,
         channels: None,
         cache: None,
+        adapter: None,
         shift: None,
         grammar: None,
         calls: None,
