@@ -1,14 +1,18 @@
 //! Answers in OpenAI's shapes, whole and in chunks, for chats and for text completions.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{FinishReason, Finished};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::call_ids::short_id;
 use super::logprobs::Logprobs;
+use super::native_answer::NativeAnswer;
 use super::options::random_bits;
+use super::progress::PromptProgress;
 
 /// The API of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +21,8 @@ pub(super) enum ApiShape {
     Chat,
     /// `/v1/completions`, with the text of each prompt if it has to be repeated.
     Completion { echo: Option<Vec<String>> },
+    /// llama-server's `/completion`.
+    Native(Arc<NativeAnswer>),
 }
 
 impl ApiShape {
@@ -24,7 +30,7 @@ impl ApiShape {
     pub(super) const fn prompt_field(&self) -> &'static str {
         match self {
             Self::Chat => "messages",
-            Self::Completion { .. } => "prompt",
+            Self::Completion { .. } | Self::Native(_) => "prompt",
         }
     }
 
@@ -32,7 +38,7 @@ impl ApiShape {
     pub(super) fn echo(&self, prompt: usize) -> &str {
         match self {
             Self::Completion { echo: Some(prompts) } => prompts.get(prompt).map_or("", String::as_str),
-            Self::Chat | Self::Completion { echo: None } => "",
+            Self::Chat | Self::Native(_) | Self::Completion { echo: None } => "",
         }
     }
 
@@ -40,7 +46,7 @@ impl ApiShape {
         match (self, whole) {
             (Self::Chat, Whole::Yes) => "chat.completion",
             (Self::Chat, Whole::No) => "chat.completion.chunk",
-            (Self::Completion { .. }, _) => "text_completion",
+            (Self::Completion { .. } | Self::Native(_), _) => "text_completion",
         }
     }
 }
@@ -78,6 +84,8 @@ impl Envelope {
             choices,
             usage: None,
             timings: None,
+            prompt_progress: None,
+            verbose: None,
         }
     }
 }
@@ -96,6 +104,11 @@ pub(super) struct Object<'a> {
     pub(super) usage: Option<Option<UsageObject>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timings: Option<TimingsObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_progress: Option<PromptProgress>,
+    /// The request's description in llama-server's own shape.
+    #[serde(rename = "__verbose", skip_serializing_if = "Option::is_none")]
+    pub(super) verbose: Option<Value>,
 }
 
 /// One of the answers to a prompt.
@@ -201,6 +214,11 @@ fn finish_reason(end: &Finished, called: bool) -> &'static str {
 }
 
 impl Choice {
+    /// Its number.
+    pub(super) const fn index(&self) -> usize {
+        self.index
+    }
+
     /// A whole answer.
     pub(super) fn whole(
         shape: &ApiShape,
@@ -218,7 +236,7 @@ impl Choice {
                 refusal: None,
                 tool_calls: calls,
             }),
-            ApiShape::Completion { .. } => AnswerContent::Text(text),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(text),
         };
         let (finish_reason, stop_reason) = (Some(finish_reason(end, called)), end.stop.clone());
         Self { index, content, logprobs, finish_reason, stop_reason }
@@ -233,16 +251,25 @@ impl Choice {
                 ..Delta::default()
             }),
             ApiShape::Completion { echo: Some(_) } => AnswerContent::Text(echo.to_owned()),
-            ApiShape::Completion { echo: None } => return None,
+            ApiShape::Completion { echo: None } | ApiShape::Native(_) => return None,
         };
         Some(Self { index, content, logprobs, finish_reason: None, stop_reason: None })
+    }
+
+    /// A chunk without text, around a report.
+    pub(super) fn silent(shape: &ApiShape, index: usize) -> Self {
+        let content = match shape {
+            ApiShape::Chat => AnswerContent::Delta(Delta::default()),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(String::new()),
+        };
+        Self { index, content, logprobs: None, finish_reason: None, stop_reason: None }
     }
 
     /// A chunk with text.
     pub(super) fn piece(shape: &ApiShape, index: usize, text: String, logprobs: Option<Logprobs>) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Delta(Delta { content: Some(text), ..Delta::default() }),
-            ApiShape::Completion { .. } => AnswerContent::Text(text),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(text),
         };
         Self { index, content, logprobs, finish_reason: None, stop_reason: None }
     }
@@ -263,7 +290,7 @@ impl Choice {
     pub(super) fn last(shape: &ApiShape, index: usize, end: &Finished, called: bool) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Delta(Delta::default()),
-            ApiShape::Completion { .. } => AnswerContent::Text(String::new()),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(String::new()),
         };
         let (finish_reason, stop_reason) = (Some(finish_reason(end, called)), end.stop.clone());
         Self { index, content, logprobs: None, finish_reason, stop_reason }
@@ -280,7 +307,7 @@ pub(super) fn logprobs(
     match shape {
         _ if !wanted => None,
         ApiShape::Chat => Some(Logprobs::chat(tokens)),
-        ApiShape::Completion { .. } => Some(Logprobs::completion(tokens, offset)),
+        ApiShape::Completion { .. } | ApiShape::Native(_) => Some(Logprobs::completion(tokens, offset)),
     }
 }
 
@@ -352,6 +379,15 @@ pub(super) struct UsageTally {
 }
 
 impl UsageTally {
+    /// The sums of one answer that is not complete: tokens of the prompt that are evaluated, those of them that were
+    /// cached, and the time for it; then tokens of the answer and their time.
+    pub(super) fn so_far(
+        (prompt_tokens, cached_tokens, prompt): (usize, usize, Duration),
+        (completion_tokens, predicted): (usize, Duration),
+    ) -> Self {
+        Self { prompt_tokens, cached_tokens, prompt, completion_tokens, predicted, ..Self::default() }
+    }
+
     /// Adds one finished choice; `counts_prompt` on the first of each prompt.
     pub(super) fn add(&mut self, finished: &Finished, counts_prompt: bool) {
         if counts_prompt {
@@ -379,7 +415,7 @@ impl UsageTally {
     }
 
     pub(super) fn timings(&self) -> TimingsObject {
-        let prompt_n = self.prompt_tokens - self.cached_tokens;
+        let prompt_n = self.prompt_tokens.saturating_sub(self.cached_tokens);
         let predicted_n = self.completion_tokens;
         let has_drafts = self.drafted_tokens > 0;
         TimingsObject {

@@ -26,6 +26,7 @@ use super::form::{Form, compiled, form};
 use super::generate::answer;
 use super::images::{ChatAsked, ChatInput, ChatPrompt, SentImages};
 use super::message::{ChatMessage, MessageContent, joined};
+use super::native::told;
 use super::options::{GenerateOptions, MOST_LOGPROBS};
 use super::plan::AnswerPlan;
 use super::tools;
@@ -80,6 +81,7 @@ struct ChatDraft {
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
     let ChatDraft { asked, mut options, logprobs, form, tools, answer, begun } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
+    options.look_up(serving).await?;
     let format = serving.text.facts.tools.format;
     let prompt = asked.prompt(worker);
     let grammar = async {
@@ -106,13 +108,18 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
         options.stop.push(NEXT_TURN.to_owned());
     }
     let prompt: Arc<[u32]> = tokens.into();
+    let works: Vec<_> =
+        (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect();
+    let verbose = told(worker, &works, &options);
     Ok(AnswerPlan {
-        works: (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect(),
+        works,
         choices_per_prompt: options.choices,
         shape: ApiShape::Chat,
         stream: options.stream,
         usage: options.usage,
         short_ids: format.ids() == CallIds::Short,
+        extras: options.extras,
+        verbose,
     })
 }
 

@@ -13,9 +13,13 @@ use model_boss_protocol::{ApiError, Category, Priority, Remedy, beyond_worker, r
 use serde::Deserialize;
 
 use crate::defaults::RequestDefaults;
+use crate::state::Serving;
 
+use super::dry::DryWish;
+use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::form::form;
+use super::progress::AnswerExtras;
 
 /// Most stop strings in a request.
 const MOST_STOPS: usize = 16;
@@ -41,6 +45,9 @@ pub(super) struct GenerateOptions {
     pub(super) cache: Option<CacheSalt>,
     pub(super) stream: bool,
     pub(super) usage: UsageIn,
+    pub(super) extras: AnswerExtras,
+    /// The sampler DRY, whose breakers wait for the tokenizer.
+    dry: Option<DryWish>,
     /// The plan of thinking for a chat; a text completion does not separate thinking.
     pub(super) thinking: Option<ThinkingPlan>,
     /// Whether the model may spell its thoughts out.
@@ -68,6 +75,8 @@ impl GenerateOptions {
             cache: cache(fields)?,
             stream: fields.get("stream")?.unwrap_or(false),
             usage: fields.get::<StreamOptions>("stream_options")?.map_or(UsageIn::Nothing, StreamOptions::usage),
+            extras: extras(fields)?,
+            dry: DryWish::read(fields)?,
             thinking: None,
             spelled_thoughts: false,
             channels: None,
@@ -75,6 +84,14 @@ impl GenerateOptions {
             grammar: None,
             calls: None,
         })
+    }
+
+    /// Looks up the parts of the options that need the model's vocabulary.
+    pub(super) async fn look_up(&mut self, serving: &Serving) -> Result<(), ErrorAnswer> {
+        if let Some(dry) = self.dry.take() {
+            self.sampling.dry = Some(dry.params(serving).await?);
+        }
+        Ok(())
     }
 
     /// One sequence of work for one answer.
@@ -92,6 +109,7 @@ impl GenerateOptions {
             ignore_eos: self.ignore_eos,
             logprobs,
             prompt_logprobs: false,
+            progress: self.extras.progress,
             thinking: self.thinking.clone(),
             spelled_thoughts: self.spelled_thoughts,
             channels: self.channels.clone(),
@@ -116,7 +134,7 @@ pub(super) enum MaxTokens {
 }
 
 fn max_tokens(fields: &RequestFields<'_>, fewest: i64) -> Result<MaxTokens, ApiError> {
-    const NAMES: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+    const NAMES: [&str; 3] = ["max_completion_tokens", "max_tokens", "n_predict"];
     if fields.first_of::<i64>(&NAMES)?.is_some_and(|(_, tokens)| tokens == -1) {
         return Ok(MaxTokens::Endless);
     }
@@ -171,6 +189,16 @@ pub(super) enum UsageIn {
     EveryChunk,
 }
 
+/// llama-server's reports inside an answer.
+fn extras(fields: &RequestFields<'_>) -> Result<AnswerExtras, ApiError> {
+    let is_on = |name| fields.get::<bool>(name).map(|on| on.unwrap_or(false));
+    Ok(AnswerExtras {
+        timings_per_token: is_on("timings_per_token")?,
+        progress: is_on("return_progress")?,
+        verbose: is_on("verbose")?,
+    })
+}
+
 fn sampling(fields: &RequestFields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {
     let top_k = fields.whole(&["top_k"], -1..=i64::from(u32::MAX))?.unwrap_or(0);
     // Any integer names a stream of random numbers; negative ones too.
@@ -180,12 +208,26 @@ fn sampling(fields: &RequestFields<'_>, vocab_size: usize) -> Result<SamplingPar
         top_p: fields.number(&["top_p"], 0.0..=1.0)?.unwrap_or(1.0),
         top_k: usize::try_from(top_k).unwrap_or(0),
         min_p: fields.number(&["min_p"], 0.0..=1.0)?.unwrap_or(0.0),
+        // Values outside of the filters' ranges turn them off, as in llama-server.
+        typical_p: fields.number(&["typical_p"], -1e6..=1e6)?.filter(|share| *share > 0.0).unwrap_or(1.0),
+        top_n_sigma: fields.number(&["top_n_sigma"], -1e6..=1e6)?.unwrap_or(0.0),
+        xtc_probability: fields.number(&["xtc_probability"], -1.0..=1.0)?.unwrap_or(0.0),
+        xtc_threshold: fields.number(&["xtc_threshold"], 0.0..=1.0)?.unwrap_or(0.1),
+        min_keep: fields.whole(&["min_keep"], 0..=i64::from(u32::MAX))?.and_then(|n| n.try_into().ok()).unwrap_or(0),
         seed,
         logit_bias: logit_bias(fields, vocab_size)?,
         presence_penalty: fields.number(&["presence_penalty"], -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number(&["frequency_penalty"], -2.0..=2.0)?.unwrap_or(0.0),
         repetition_penalty: fields.number(&["repetition_penalty", "repeat_penalty"], 0.01..=10.0)?.unwrap_or(1.0),
+        penalty_window: penalty_window(fields)?,
+        dry: None,
     })
+}
+
+/// llama.cpp's `repeat_last_n`: the tokens at the end of the text that penalties look at, -1 for all.
+fn penalty_window(fields: &RequestFields<'_>) -> Result<Option<usize>, ApiError> {
+    let window = fields.whole(&["repeat_last_n"], -1..=i64::from(u32::MAX))?;
+    Ok(window.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)))
 }
 
 /// 64 unpredictable bits; the standard library's hash keys come from the system.
@@ -193,19 +235,42 @@ pub(super) fn random_bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// The bias of a token, as OpenAI's API and llama-server read it.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected an object of token ids and numbers, or a list of pairs of them")]
+enum BiasFields {
+    ByToken(BTreeMap<String, BiasValue>),
+    Pairs(Vec<(u32, BiasValue)>),
+}
+
+/// A number, or `false` for a token that may never come.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(untagged, expecting = "expected a number or false")]
+enum BiasValue {
+    Number(f64),
+    Switch(bool),
+}
+
 fn logit_bias(fields: &RequestFields<'_>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {
-    let Some(bias) = fields.get::<BTreeMap<String, f64>>("logit_bias")? else { return Ok(Vec::new()) };
     let wrong = |message: String| ApiError::invalid("logit_bias", message);
-    bias.into_iter()
-        .map(|(token, bias)| {
-            let id = token.parse().ok().filter(|id: &u32| (*id as usize) < vocab_size);
-            let id = id.ok_or_else(|| wrong(format!("'logit_bias': '{token}' is no token id of this model")))?;
-            if !(-100.0..=100.0).contains(&bias) {
-                return Err(wrong(format!("'logit_bias' of token {id} is {bias}; it must be from -100 to 100")));
+    let pairs: Vec<(String, BiasValue)> = match fields.get::<BiasFields>("logit_bias")? {
+        None => return Ok(Vec::new()),
+        Some(BiasFields::ByToken(by_token)) => by_token.into_iter().collect(),
+        Some(BiasFields::Pairs(pairs)) => pairs.into_iter().map(|(token, bias)| (token.to_string(), bias)).collect(),
+    };
+    let read = |(token, bias): (String, BiasValue)| {
+        let id = token.parse().ok().filter(|id: &u32| (*id as usize) < vocab_size);
+        let id = id.ok_or_else(|| wrong(format!("'logit_bias': '{token}' is no token id of this model")))?;
+        match bias {
+            BiasValue::Number(bias) if (-100.0..=100.0).contains(&bias) => Ok((id, bias as f32)),
+            BiasValue::Number(bias) => {
+                Err(wrong(format!("'logit_bias' of token {id} is {bias}; it must be from -100 to 100")))
             }
-            Ok((id, bias as f32))
-        })
-        .collect()
+            BiasValue::Switch(false) => Ok((id, f32::NEG_INFINITY)),
+            BiasValue::Switch(true) => Err(wrong(format!("'logit_bias' of token {id} is true; it may be false"))),
+        }
+    };
+    pairs.into_iter().map(read).collect()
 }
 
 #[derive(Deserialize)]

@@ -134,7 +134,16 @@ impl RunningSequence {
             self.admitted = Some(Instant::now());
             self.cached = table.len();
         }
+        let evaluated = table.len();
         self.table = Some(table);
+        self.report(evaluated);
+    }
+
+    /// Reports how much of its prompt is evaluated, where that is asked for.
+    fn report(&mut self, evaluated: usize) {
+        if self.sequence.progress && self.is_in_prompt() {
+            self.sequence.reply.send(SequenceEvent::Evaluating { cached_tokens: self.cached, evaluated });
+        }
     }
 
     /// Its blocks and the keys of its tokens, for a cache that changes the blocks.
@@ -269,6 +278,7 @@ impl RunningSequence {
             let behind = self.fed() - share;
             note_prompt(&mut self.prompt_logprobs, prompt, (behind, share), (&rows, top), vocabulary);
         }
+        self.report(self.fed());
         if self.fed() < self.tokens.len() {
             return Continuation::Continues;
         }

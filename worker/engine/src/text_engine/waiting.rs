@@ -30,6 +30,8 @@ pub(super) struct Sequence {
     pub(super) ignore_eos: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) prompt_logprobs: bool,
+    /// Whether progress of the prompt is reported.
+    pub(super) progress: bool,
     pub(super) sampler: Sampler,
     pub(super) text: TextStream,
     pub(super) thinking: Option<ThinkingState>,
@@ -73,6 +75,7 @@ impl Sequence {
             ignore_eos: work.ignore_eos,
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,
+            progress: work.progress,
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
             text,
             thinking,
