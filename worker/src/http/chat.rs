@@ -127,6 +127,9 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let serving = worker.serving()?;
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
+    if fields.get::<String>("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::invalid("suffix", "'suffix' is for /v1/completions and /infill").into());
+    }
     let logprobs = wanted_logprobs(&fields)?;
     let input = conversation(&fields, worker, &serving.text.facts)?;
     let begun_by_client = input.conversation.begun.clone();

@@ -18,6 +18,7 @@ use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::form::{Form, compiled, form};
 use super::generate::answer;
+use super::infill::Gap;
 use super::native::told;
 use super::options::{GenerateOptions, MOST_LOGPROBS, MaxTokens};
 use super::plan::AnswerPlan;
@@ -86,7 +87,16 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<CompletionDraft, ErrorAnsw
     }
     let logprobs = fields.whole(&["logprobs", "n_probs"], 0..=MOST_LOGPROBS)?.and_then(|top| usize::try_from(top).ok());
     let echo = fields.get::<bool>("echo")?.unwrap_or(false);
-    let prompts = AskedPrompts::read(serving, &fields)?;
+    let suffix = fields.get::<String>("suffix")?.filter(|suffix| !suffix.is_empty());
+    let prompts = match suffix {
+        None => AskedPrompts::read(serving, &fields)?,
+        Some(_) if echo => return Err(ApiError::invalid("echo", "'echo' and 'suffix' do not go together").into()),
+        // Only one text can have a gap behind it.
+        Some(suffix) => {
+            let prefix = fields.require("prompt")?;
+            Gap { prefix, suffix, begun: String::new(), files: Vec::new() }.prompt(serving, "suffix")?
+        }
+    };
     fit(prompts.count(), options.choices)?;
     Ok(CompletionDraft { prompts, options, logprobs, echo, form: form(&fields)? })
 }

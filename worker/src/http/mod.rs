@@ -14,6 +14,7 @@ mod fields;
 mod form;
 mod generate;
 mod images;
+mod infill;
 mod info;
 mod logprobs;
 mod message;

@@ -47,7 +47,6 @@ pub(super) struct NativeDraft {
     options: GenerateOptions,
     probs: usize,
     with_tokens: bool,
-    response_fields: Vec<String>,
     slot: i64,
     form: Option<Form>,
 }
@@ -69,7 +68,6 @@ impl NativeDraft {
             prompts,
             probs: usize::try_from(probs).unwrap_or(0),
             with_tokens: fields.get("return_tokens")?.unwrap_or(false),
-            response_fields: fields.get("response_fields")?.unwrap_or_default(),
             slot: fields.get("id_slot")?.unwrap_or(-1),
             form: form(fields)?,
             options,
@@ -78,7 +76,7 @@ impl NativeDraft {
 
     /// The work for the engine.
     pub(super) async fn plan(self, worker: &Arc<WorkerState>) -> Result<AnswerPlan, ErrorAnswer> {
-        let Self { prompts, mut options, probs, with_tokens, response_fields, slot, form } = self;
+        let Self { prompts, mut options, probs, with_tokens, slot, form } = self;
         let serving = worker.serving()?;
         options.look_up(serving).await?;
         options.grammar = compiled(serving, form, None).await?;
@@ -100,7 +98,6 @@ impl NativeDraft {
             context: serving.info.context_length,
             settings: settings(serving, &options, probs),
             prompts: texts,
-            response_fields,
             with_tokens,
             with_probs,
             is_list: is_list || works.len() > 1,
@@ -236,7 +233,6 @@ pub(super) fn told(worker: &WorkerState, works: &[Generate], options: &GenerateO
         context: serving.info.context_length,
         settings: settings(serving, options, 0),
         prompts: works.iter().step_by(options.choices.max(1)).map(spelled).collect(),
-        response_fields: Vec::new(),
         with_tokens: false,
         with_probs: false,
         is_list: false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{FinishReason, Finished};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::TimingsObject;
 
@@ -16,8 +16,6 @@ pub(super) struct NativeAnswer {
     pub(super) settings: Value,
     /// The text of each prompt, special tokens spelled out.
     pub(super) prompts: Vec<String>,
-    /// The fields that the client wants; all where there are none.
-    pub(super) response_fields: Vec<String>,
     pub(super) with_tokens: bool,
     pub(super) with_probs: bool,
     /// Whether the answer is a list.
@@ -80,7 +78,7 @@ impl NativeAnswer {
         if self.with_probs && !text.tokens.is_empty() {
             answer["completion_probabilities"] = probabilities(text.tokens);
         }
-        self.selected(answer)
+        answer
     }
 
     /// An event with one more piece of the text.
@@ -99,18 +97,6 @@ impl NativeAnswer {
             event["completion_probabilities"] = probabilities(text.tokens);
         }
         event
-    }
-
-    /// The fields that the client wants. A name such as `generation_settings/n_predict` means a field of a field.
-    fn selected(&self, answer: Value) -> Value {
-        if self.response_fields.is_empty() {
-            return answer;
-        }
-        let found = |path: &String| {
-            let value = path.split('/').try_fold(&answer, |value, name| value.get(name))?;
-            Some((path.clone(), value.clone()))
-        };
-        Value::Object(self.response_fields.iter().filter_map(found).collect::<Map<_, _>>())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::text::{AddSpecials, EncodeQuestion, TextFailure};
 const FIELD: &str = "prompt";
 
 /// A piece of a prompt.
-enum PromptPiece {
+pub(super) enum PromptPiece {
     Text(String),
     Tokens(Vec<u32>),
 }
@@ -52,9 +52,9 @@ impl AskedPrompts {
         Self::asking(serving, prompts, is_list)
     }
 
-    /// One prompt of tokens, made by this server.
-    pub(super) fn of_tokens(serving: &Serving, tokens: Vec<u32>) -> Result<Self, ErrorAnswer> {
-        Self::asking(serving, vec![vec![PromptPiece::Tokens(tokens)]], false)
+    /// One prompt of pieces that the server puts together.
+    pub(super) fn of_pieces(serving: &Serving, pieces: Vec<PromptPiece>) -> Result<Self, ErrorAnswer> {
+        Self::asking(serving, vec![pieces], false)
     }
 
     fn asking(serving: &Serving, prompts: Vec<Vec<PromptPiece>>, is_list: bool) -> Result<Self, ErrorAnswer> {

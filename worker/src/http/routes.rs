@@ -13,7 +13,7 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, info, native, rerank, score, speech, tei, tokens, transcripts, vision};
+use super::{chat, completions, deadline, embeddings, infill, info, native, rerank, score, speech, tei, tokens, transcripts, vision};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 
@@ -42,6 +42,7 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))
             .route("/completion", post(native::complete))
+            .route("/infill", post(infill::complete))
             .route("/apply-template", post(chat::apply_template)),
     };
     let of_text = match worker.spec.category {

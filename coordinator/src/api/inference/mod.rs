@@ -11,6 +11,7 @@ mod cloud_models;
 mod endings;
 mod fitting;
 mod forward;
+pub(super) mod llama;
 mod marks;
 pub(super) mod messages;
 pub(super) mod models;

@@ -35,7 +35,7 @@ use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
 
 /// The name of the model that requests without a name are for.
-const DEFAULT_MODEL: &str = "default";
+pub(super) const DEFAULT_MODEL: &str = "default";
 
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
@@ -58,6 +58,11 @@ pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
 /// `POST /v1/completions`.
 pub(crate) async fn completions(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/completions", Category::Llm)).await
+}
+
+/// The same of a body that was read already.
+pub(super) async fn completions_of(call: Call, body: RequestBody) -> Result<Response, ApiError> {
+    infer_body(call, body, InferenceRoute::at("/v1/completions", Category::Llm)).await
 }
 
 /// `POST /v1/embeddings`: of texts, and of images by models that read both.
@@ -104,7 +109,8 @@ pub(super) struct InferenceRoute {
     category: Option<Category>,
     /// Another category whose models answer it, too.
     other: Option<Category>,
-    /// Whether a request that names no model is for the only one of the category.
+    /// Whether a request that names no model is for the only one of the category; of those that write texts, where the
+    /// route has no category.
     may_be_unnamed: bool,
     /// The client's wish about a context that is too small.
     context: ContextWish,
@@ -112,6 +118,8 @@ pub(super) struct InferenceRoute {
     is_translated: bool,
     /// Whether its body is a form with a file.
     is_form: bool,
+    /// Whether only models of this machine have the route.
+    is_local: bool,
 }
 
 impl InferenceRoute {
@@ -122,12 +130,12 @@ impl InferenceRoute {
 
     /// A question about the vocabulary of the model that is named.
     pub(super) fn about_tokens(path: &'static str) -> Self {
-        Self::of(path, None)
+        Self::of(path, None).unnamed()
     }
 
     fn of(path: &'static str, category: Option<Category>) -> Self {
         let context = ContextWish::default();
-        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false, is_form: false }
+        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false, is_form: false, is_local: false }
     }
 
     /// The same question, which models of this category answer, too.
@@ -138,6 +146,11 @@ impl InferenceRoute {
     /// The same question in a form with a file.
     pub(super) const fn form(self) -> Self {
         Self { is_form: true, ..self }
+    }
+
+    /// The same question, which no provider answers.
+    pub(super) const fn here(self) -> Self {
+        Self { is_local: true, ..self }
     }
 
     /// The same question by clients whose API has no names of models.
@@ -157,9 +170,9 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 }
 
 /// Serves a request whose body was read, or made, already.
-async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form } = asked;
-    let only = category.filter(|_| may_be_unnamed);
+pub(super) async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form, is_local } = asked;
+    let only = may_be_unnamed.then(|| category.unwrap_or(Category::Llm));
     let request_id = call.request_id();
     let trace = call.trace();
     let Call { context, request, .. } = call;
@@ -175,6 +188,11 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         _ => AnswerForm::Whole,
     };
     admit(&context, &resolved)?;
+    if is_local {
+        // The answer of a model of another rung would differ in more than its text.
+        resolved.permit = resolved.permit.first_only();
+        own_category(&context, &resolved.ladder().first.target)?;
+    }
     let category = match category {
         Some(category) => match other {
             // The model that is asked first decides; no other rung has vectors that can be compared with its own.
@@ -270,7 +288,7 @@ fn own_category(context: &Context, target: &Target) -> Result<Category, ApiError
     match target {
         Target::Local(id) => Ok(context.catalog.current().get(id).map_or(Category::Llm, |m| m.description.category)),
         Target::Cloud { provider, .. } => {
-            let message = format!("provider '{provider}' tells no tokens; ask a model of this machine");
+            let message = format!("provider '{provider}' has no such route; ask a model of this machine");
             Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
         }
     }
@@ -312,7 +330,7 @@ pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Re
 
 /// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
 /// default.
-fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
+pub(super) fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
     let catalog = context.catalog.current();
     let of_category = || catalog.models().filter(|model| model.description.category == category);
     let default = catalog.find(DEFAULT_MODEL).is_some_and(|model| model.description.category == category);

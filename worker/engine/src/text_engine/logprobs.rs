@@ -3,6 +3,15 @@
 use crate::sampling::{LogprobRow, TokenLogprob, TopLogprob};
 use crate::text::Vocabulary;
 
+/// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
+/// vocabulary would otherwise need more memory than the model.
+const MOST_LOGITS: usize = 32 << 20;
+
+/// The most rows of logits that one step may return for one sequence.
+pub(super) fn most_rows(vocab_size: usize) -> usize {
+    (MOST_LOGITS / vocab_size.max(1)).max(1)
+}
+
 /// A token without a log-probability.
 fn spelled(token: u32, vocabulary: &Vocabulary) -> TokenLogprob {
     let bytes = vocabulary.bytes(token).to_vec();

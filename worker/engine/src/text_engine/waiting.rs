@@ -90,6 +90,13 @@ impl Sequence {
         }
     }
 
+    /// Reports the progress of its prompt, where that is asked for and the prompt is not done.
+    pub(super) fn report(&mut self, progress: SequenceEvent, prompt_done: Option<Instant>) {
+        if self.progress && prompt_done.is_none() {
+            self.reply.send(progress);
+        }
+    }
+
     pub(super) fn fail(&mut self, error: WorkError) {
         self.reply.send(SequenceEvent::Failed(error));
     }
