@@ -196,12 +196,31 @@ pub struct ApiError {
     pub status: Option<u16>,
     /// The device on which a model still serves after its move failed.
     pub still_on: Option<DeviceId>,
+    /// The length of a prompt that does not fit, and the context.
+    pub length: Option<PromptLength>,
+}
+
+/// The length of a prompt, and the context that it should fit, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptLength {
+    /// The prompt's tokens.
+    pub prompt: usize,
+    /// The context's tokens.
+    pub context: usize,
 }
 
 impl ApiError {
     /// An error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), param: None, retry_after: None, status: None, still_on: None }
+        Self {
+            code,
+            message: message.into(),
+            param: None,
+            retry_after: None,
+            status: None,
+            still_on: None,
+            length: None,
+        }
     }
 
     /// A 400 that names the field.
@@ -237,6 +256,13 @@ impl ApiError {
         self
     }
 
+    /// Adds the length of a prompt that does not fit.
+    #[must_use]
+    pub const fn with_length(mut self, length: PromptLength) -> Self {
+        self.length = Some(length);
+        self
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         self.status.unwrap_or_else(|| self.code.status())
@@ -251,6 +277,8 @@ impl ApiError {
                 param: self.param.clone(),
                 code: Some(self.code.as_str().to_owned()),
                 still_on: self.still_on.clone().map(Box::new),
+                n_prompt_tokens: self.length.map(|length| length.prompt),
+                n_ctx: self.length.map(|length| length.context),
             },
             source: Some(source),
         }
@@ -294,6 +322,12 @@ pub struct ErrorObject {
     /// The device on which a model still serves after its move failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_on: Option<Box<DeviceId>>,
+    /// The tokens of a prompt that does not fit, as llama-server tells them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_prompt_tokens: Option<usize>,
+    /// The context that it does not fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_ctx: Option<usize>,
 }
 
 impl ErrorBody {

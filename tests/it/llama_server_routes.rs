@@ -4,7 +4,7 @@ use http::StatusCode;
 use model_boss_tests::{Behaviour, Boss, Event, Sandbox};
 use serde_json::{Value, json};
 
-use crate::real_model::guide;
+use crate::real_model::{copy_of_guide, guide};
 
 async fn with_guide(manifest: &str) -> Boss {
     let sandbox = Sandbox::new();
@@ -47,7 +47,8 @@ async fn en_7_a_native_completion_has_llama_servers_shape_whole_and_streamed() {
     let (last, pieces) = all.split_last().unwrap();
     assert_eq!((&last["stop"], &last["content"]), (&json!(true), &json!("")));
     assert!(pieces.iter().all(|piece| piece["stop"] == false), "{pieces:?}");
-    let progress: Vec<&Value> = pieces.iter().map(|piece| &piece["prompt_progress"]).filter(|p| p.is_object()).collect();
+    let progress: Vec<&Value> =
+        pieces.iter().map(|piece| &piece["prompt_progress"]).filter(|p| p.is_object()).collect();
     assert_eq!(progress.last().unwrap()["processed"], progress[0]["total"]);
     assert_eq!(progress[0]["processed"], progress[0]["cache"]);
     let text: String = pieces.iter().map(|piece| piece["content"].as_str().unwrap()).collect();
@@ -77,7 +78,8 @@ async fn en_7_prompts_mix_texts_and_tokens_and_fields_are_selected() {
     let rest = client.post("/detokenize", &json!({ "tokens": tail })).await.json();
     let mixed: Vec<Value> = head.iter().cloned().chain([rest["content"].clone()]).collect();
     assert_eq!(ask(json!(mixed)).await["content"], text);
-    let selected = json!({ "prompt": QUESTION, "n_predict": 4, "response_fields": ["content", "generation_settings/seed"] });
+    let selected =
+        json!({ "prompt": QUESTION, "n_predict": 4, "response_fields": ["content", "generation_settings/seed"] });
     let selected = client.post("/completion", &selected).await.json();
     assert_eq!(selected.as_object().unwrap().len(), 2, "{selected}");
     assert_eq!(selected["content"], text);
@@ -96,7 +98,8 @@ async fn en_7_prompts_mix_texts_and_tokens_and_fields_are_selected() {
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{prompt} {refused:?}");
         assert!(refused.json()["error"]["param"].as_str().unwrap().ends_with(field), "{prompt} {refused:?}");
     }
-    for (field, value) in [("post_sampling_probs", json!(true)), ("t_max_predict_ms", json!(5)), ("mirostat", json!(2))] {
+    for (field, value) in [("post_sampling_probs", json!(true)), ("t_max_predict_ms", json!(5)), ("mirostat", json!(2))]
+    {
         let refused = client.post("/completion", &json!({ "prompt": "a", field: value })).await;
         assert_eq!((refused.status, &refused.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)));
     }
@@ -198,7 +201,9 @@ async fn en_7_samplers_work_and_a_gap_needs_a_vocabulary_for_it() {
     let mut broken = penalised;
     broken["dry_sequence_breakers"] = json!(["a", "e", "i", "o", " "]);
     ask(broken).await;
-    for (field, value) in [("dry_sequence_breakers", json!([""])), ("xtc_threshold", json!(2)), ("typical_p", json!("x"))] {
+    for (field, value) in
+        [("dry_sequence_breakers", json!([""])), ("xtc_threshold", json!(2)), ("typical_p", json!("x"))]
+    {
         let refused = client.post("/v1/completions", &json!({ "model": "guide", "prompt": "a", field: value })).await;
         assert_eq!((refused.status, &refused.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)));
     }
@@ -218,15 +223,51 @@ async fn en_7_a_chat_tells_its_prompt_and_its_times_to_those_who_ask() {
     let answer = boss.client().post("/v1/chat/completions", &asked).await.json();
     assert!(answer["__verbose"]["prompt"].as_str().unwrap().contains("Which port?"), "{answer}");
     let mut streamed = asked;
-    (streamed["stream"], streamed["timings_per_token"], streamed["return_progress"]) = (true.into(), true.into(), true.into());
+    (streamed["stream"], streamed["timings_per_token"], streamed["return_progress"]) =
+        (true.into(), true.into(), true.into());
     let events = boss.client().stream("/v1/chat/completions", &streamed).await.rest().await;
     let all = chunks(&events);
     assert_eq!(all[0]["choices"][0]["delta"]["role"], "assistant");
     let progress = all.iter().filter(|chunk| chunk["prompt_progress"].is_object()).count();
     assert!(progress >= 2, "{all:?}");
     assert!(all.iter().any(|chunk| chunk["__verbose"]["prompt"].is_string()), "{all:?}");
-    let texts = all.iter().filter(|chunk| chunk["choices"][0]["delta"]["content"].as_str().is_some_and(|t| !t.is_empty()));
+    let texts =
+        all.iter().filter(|chunk| chunk["choices"][0]["delta"]["content"].as_str().is_some_and(|t| !t.is_empty()));
     let predicted: Vec<u64> = texts.map(|chunk| chunk["timings"]["predicted_n"].as_u64().unwrap()).collect();
     assert!(!predicted.is_empty() && predicted.is_sorted(), "{predicted:?}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn en_7_a_gap_is_filled_by_a_model_whose_vocabulary_has_its_edges() {
+    let sandbox = Sandbox::new();
+    let folder = copy_of_guide(&sandbox, "coder");
+    // Three special tokens get the names of a gap's edges.
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        let mut text = std::fs::read_to_string(folder.join(file)).unwrap();
+        for (own, edge) in
+            [("<|pad|>", "<|fim_prefix|>"), ("<|user|>", "<|fim_suffix|>"), ("<|assistant|>", "<|fim_middle|>")]
+        {
+            text = text.replace(own, edge);
+        }
+        std::fs::write(folder.join(file), text).unwrap();
+    }
+    let boss = sandbox.start_with_real_worker().await;
+    let gap = json!({ "input_prefix": "before", "prompt": " begun", "input_suffix": "behind", "n_predict": 3 });
+    let answer = boss.client().post("/infill", &gap).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    let edges = "<|fim_prefix|>before begun<|fim_suffix|>behind<|fim_middle|>";
+    assert_eq!(answer.json()["prompt"], edges);
+    let mut with_files = gap.clone();
+    with_files["input_extra"] = json!([{ "filename": "a.rs", "text": "fn a() {}" }]);
+    let prompt = boss.client().post("/infill", &with_files).await.json()["prompt"].clone();
+    assert!(prompt.as_str().unwrap().contains("a.rs\nfn a() {}"), "{prompt}");
+    with_files["input_extra"] = json!([{ "filename": 1, "text": "x" }]);
+    let refused = boss.client().post("/infill", &with_files).await;
+    assert_eq!(refused.json()["error"]["param"], "input_extra[0].filename", "{refused:?}");
+    let suffix =
+        json!({ "model": "coder", "prompt": "before begun", "suffix": "behind", "max_tokens": 2, "verbose": true });
+    let answer = boss.client().post("/v1/completions", &suffix).await.json();
+    assert_eq!(answer["__verbose"]["prompt"], edges, "{answer}");
     boss.finish().await;
 }

@@ -45,7 +45,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/health", Public, status::ready, described::well())
         .get("/openapi.json", Public, openapi::document, described::openapi())
         .get("/metrics", Read, prometheus::metrics, described::metrics())
-        .post("/v1/chat/completions", Inference, openai::chat_completions, described::chat_completions())
+        .post("/v1/chat/completions", Inference, llama::chat_completions, described::chat_completions())
         .post("/v1/completions", Inference, openai::completions, described::completions())
         .post("/completions", Inference, llama::bare_completions, described::bare_completions())
         .post("/completion", Inference, llama::completion, described::native_completion())

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::of_llama_server::ServedSums;
 use super::page::Page;
-use super::usage::RequestUsage;
 use super::series::{Series, SeriesPlace, SeriesPlaces};
+use super::usage::RequestUsage;
 use crate::history::LiveHistory;
 
 /// The label of requests for models that are not in the catalog.
@@ -54,6 +54,8 @@ pub(crate) struct ModelMetrics {
     series: OnceLock<ModelSeries>,
     totals: Mutex<Totals>,
     served: Mutex<ServedSums>,
+    /// The sums on the last page as llama-server writes it.
+    shown: Mutex<ServedSums>,
     /// The places of all models' series, and the metrics of those without one.
     shared: Option<(Arc<SeriesPlaces>, Arc<ModelMetrics>)>,
 }
@@ -267,12 +269,21 @@ impl Metrics {
 
 impl ModelMetrics {
     fn new(name: String) -> Self {
-        Self { name, series: OnceLock::new(), totals: Mutex::default(), served: Mutex::default(), shared: None }
+        Self {
+            name,
+            series: OnceLock::new(),
+            totals: Mutex::default(),
+            served: Mutex::default(),
+            shown: Mutex::default(),
+            shared: None,
+        }
     }
 
-    /// The sums for llama-server's page.
-    pub(crate) fn served(&self) -> ServedSums {
-        *self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The sums for llama-server's page, and those of the last one.
+    pub(crate) fn served(&self) -> (ServedSums, ServedSums) {
+        let now = *self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner), now);
+        (now, before)
     }
 
     /// Counts a request that left the queue for a worker after this time.

@@ -35,12 +35,17 @@ impl ServedSums {
         self.longest = self.longest.max(usage.prompt_tokens.saturating_add(usage.completion_tokens));
     }
 
-    /// The page, with the requests that run and that wait.
-    pub(crate) fn page(&self, running: usize, waiting: usize) -> String {
+    /// The page, with the requests that run and that wait. Rates are those since the sums `before`, of the last page.
+    pub(crate) fn page(&self, before: &Self, running: usize, waiting: usize) -> String {
         let rate = |tokens: u64, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let figures = [
             ("prompt_tokens_total", "counter", "Number of prompt tokens processed.", self.computed as f64),
-            ("prompt_tokens_cached_total", "counter", "Number of prompt tokens taken from the cache.", self.cached as f64),
+            (
+                "prompt_tokens_cached_total",
+                "counter",
+                "Number of prompt tokens taken from the cache.",
+                self.cached as f64,
+            ),
             ("prompt_seconds_total", "counter", "Prompt process time.", self.prompt_seconds),
             ("tokens_predicted_total", "counter", "Number of generation tokens processed.", self.predicted as f64),
             ("tokens_predicted_seconds_total", "counter", "Predict process time.", self.predicted_seconds),
@@ -50,14 +55,14 @@ impl ServedSums {
             (
                 "prompt_tokens_seconds",
                 "gauge",
-                "Average prompt throughput in tokens/s since the start.",
-                rate(self.computed, self.prompt_seconds),
+                "Average prompt throughput in tokens/s since the last page.",
+                rate(self.computed - before.computed, self.prompt_seconds - before.prompt_seconds),
             ),
             (
                 "predicted_tokens_seconds",
                 "gauge",
-                "Average generation throughput in tokens/s since the start.",
-                rate(self.predicted, self.predicted_seconds),
+                "Average generation throughput in tokens/s since the last page.",
+                rate(self.predicted - before.predicted, self.predicted_seconds - before.predicted_seconds),
             ),
             ("requests_processing", "gauge", "Number of requests processing.", running as f64),
             ("requests_deferred", "gauge", "Number of requests deferred.", waiting as f64),
@@ -65,7 +70,8 @@ impl ServedSums {
         let mut page = String::new();
         for (name, kind, help, value) in figures {
             // Writing to a string cannot fail.
-            let _ = writeln!(page, "# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}");
+            let _ =
+                writeln!(page, "# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}");
         }
         page
     }
@@ -91,7 +97,8 @@ mod tests {
         };
         sums.add(&usage);
         sums.add(&RequestUsage { prompt_tokens: 5, completion_tokens: 1, ..RequestUsage::default() });
-        let page = sums.page(1, 2);
+        let page = sums.page(&ServedSums::default(), 1, 2);
+        assert!(sums.page(&sums, 1, 2).contains("\nllamacpp:predicted_tokens_seconds 0\n"));
         for line in [
             "llamacpp:prompt_tokens_total 8",
             "llamacpp:prompt_tokens_cached_total 7",

@@ -128,6 +128,9 @@ pub(super) struct Choice {
 #[serde(rename_all = "lowercase")]
 enum AnswerContent {
     Message(AnswerMessage),
+    /// The first delta.
+    #[serde(rename = "delta")]
+    Begin(BeginDelta),
     Delta(Delta),
     Text(String),
 }
@@ -186,10 +189,15 @@ impl CallObject {
     }
 }
 
+/// The beginning of a message. Its content is null, as llama-server's clients expect.
+#[derive(Debug, Serialize)]
+struct BeginDelta {
+    role: &'static str,
+    content: Option<()>,
+}
+
 #[derive(Debug, Default, Serialize)]
 struct Delta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,11 +253,7 @@ impl Choice {
     /// The first chunk of an answer, which carries the role, or the repeated prompt. A completion without one has none.
     pub(super) fn first(shape: &ApiShape, index: usize, echo: &str, logprobs: Option<Logprobs>) -> Option<Self> {
         let content = match shape {
-            ApiShape::Chat => AnswerContent::Delta(Delta {
-                role: Some("assistant"),
-                content: Some(String::new()),
-                ..Delta::default()
-            }),
+            ApiShape::Chat => AnswerContent::Begin(BeginDelta { role: "assistant", content: None }),
             ApiShape::Completion { echo: Some(_) } => AnswerContent::Text(echo.to_owned()),
             ApiShape::Completion { echo: None } | ApiShape::Native(_) => return None,
         };

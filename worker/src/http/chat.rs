@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan};
+use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan, date_variables};
 use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan, behind_spelled_thoughts};
 use model_boss_protocol::{ApiError, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
@@ -218,6 +218,9 @@ pub(super) fn conversation(
     for (name, value) in tools::variables(text.tools.format, offered.as_deref()) {
         variables.entry(name.to_owned()).or_insert_with(|| value.into());
     }
+    for (name, date) in date_variables() {
+        variables.entry(name.to_owned()).or_insert_with(|| date.into());
+    }
     // The variable that gpt-oss and others read.
     if let Some(effort) = fields.get::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort".to_owned()).or_insert_with(|| effort.into());
@@ -239,6 +242,21 @@ fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<
     const FLAG: &str = "continue_final_message";
     let wanted = fields.get::<bool>(FLAG)?;
     let may_go_on = messages.len() > 1 && messages.last().is_some_and(ChatMessage::may_go_on);
+    if let ([.., before, _], true, None) = (messages.as_slice(), may_go_on, wanted)
+        && before.may_go_on()
+    {
+        let message = format!(
+            "two messages of the assistant are last, and which of them goes on is open; send one, or say it by '{FLAG}'"
+        );
+        return Err(ApiError::invalid("messages", message));
+    }
+    if wanted == Some(true)
+        && fields.is_given("add_generation_prompt")
+        && fields.get("add_generation_prompt")? == Some(true)
+    {
+        let message = format!("'{FLAG}' and 'add_generation_prompt' are both true; send one of them");
+        return Err(ApiError::invalid(FLAG, message));
+    }
     match wanted {
         Some(false) => Ok(None),
         Some(true) if !may_go_on => {

@@ -39,9 +39,8 @@ impl DryWish {
             let wrong = given.len() > MOST_BREAKERS
                 || given.iter().any(|breaker| breaker.is_empty() || breaker.len() > LONGEST_BREAKER);
             if wrong {
-                let message = format!(
-                    "'dry_sequence_breakers' may have {MOST_BREAKERS} texts of 1 to {LONGEST_BREAKER} bytes"
-                );
+                let message =
+                    format!("'dry_sequence_breakers' may have {MOST_BREAKERS} texts of 1 to {LONGEST_BREAKER} bytes");
                 return Err(ApiError::invalid("dry_sequence_breakers", message));
             }
         }

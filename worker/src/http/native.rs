@@ -137,9 +137,8 @@ fn llama_servers_usual(fields: &RequestFields<'_>, sampling: &mut SamplingParams
     if unsaid("min_p") {
         sampling.min_p = 0.05;
     }
-    let is_penalised = sampling.repetition_penalty != 1.0
-        || sampling.presence_penalty != 0.0
-        || sampling.frequency_penalty != 0.0;
+    let is_penalised =
+        sampling.repetition_penalty != 1.0 || sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
     if unsaid("repeat_last_n") && is_penalised {
         sampling.penalty_window = Some(64);
     }

@@ -14,9 +14,10 @@ use serde::Deserialize;
 
 use crate::defaults::RequestDefaults;
 use crate::state::Serving;
+use crate::text::{AddSpecials, EncodeQuestion};
 
 use super::dry::DryWish;
-use super::error::ErrorAnswer;
+use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
 use super::form::form;
 use super::progress::AnswerExtras;
@@ -48,6 +49,8 @@ pub(super) struct GenerateOptions {
     pub(super) extras: AnswerExtras,
     /// The sampler DRY, whose breakers wait for the tokenizer.
     dry: Option<DryWish>,
+    /// Biases of texts, whose tokens wait for the tokenizer.
+    text_biases: Vec<(String, f32)>,
     /// The plan of thinking for a chat; a text completion does not separate thinking.
     pub(super) thinking: Option<ThinkingPlan>,
     /// Whether the model may spell its thoughts out.
@@ -66,9 +69,11 @@ impl GenerateOptions {
     /// Reads and checks them. `fewest_tokens` is the least `max_tokens` that makes sense on the route.
     pub(super) fn read(fields: &RequestFields<'_>, vocab_size: usize, fewest_tokens: i64) -> Result<Self, ApiError> {
         refuse_unmet(|name| fields.text(name))?;
+        let biases = AskedBiases::read(fields, vocab_size)?;
         Ok(Self {
             max_tokens: max_tokens(fields, fewest_tokens)?,
-            sampling: sampling(fields, vocab_size)?,
+            sampling: SamplingParams { logit_bias: biases.tokens, ..sampling(fields)? },
+            text_biases: biases.texts,
             stop: stop(fields)?,
             choices: choices(fields)?,
             ignore_eos: fields.get("ignore_eos")?.unwrap_or(false),
@@ -90,6 +95,14 @@ impl GenerateOptions {
     pub(super) async fn look_up(&mut self, serving: &Serving) -> Result<(), ErrorAnswer> {
         if let Some(dry) = self.dry.take() {
             self.sampling.dry = Some(dry.params(serving).await?);
+        }
+        if !self.text_biases.is_empty() {
+            let failed = |error| text_error(error, "logit_bias", serving.info.context_length);
+            let (texts, biases): (Vec<_>, Vec<_>) = std::mem::take(&mut self.text_biases).into_iter().unzip();
+            let question = EncodeQuestion::new(texts, AddSpecials::No, None).map_err(failed)?;
+            let lists = serving.text.encode(question).await.map_err(failed)?;
+            let biased = lists.into_iter().zip(biases);
+            self.sampling.logit_bias.extend(biased.flat_map(|(list, bias)| list.into_iter().map(move |t| (t, bias))));
         }
         Ok(())
     }
@@ -199,7 +212,7 @@ fn extras(fields: &RequestFields<'_>) -> Result<AnswerExtras, ApiError> {
     })
 }
 
-fn sampling(fields: &RequestFields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {
+fn sampling(fields: &RequestFields<'_>) -> Result<SamplingParams, ApiError> {
     let top_k = fields.whole(&["top_k"], -1..=i64::from(u32::MAX))?.unwrap_or(0);
     // Any integer names a stream of random numbers; negative ones too.
     let seed = fields.get::<i64>("seed")?.map_or_else(random_bits, i64::cast_unsigned);
@@ -215,7 +228,7 @@ fn sampling(fields: &RequestFields<'_>, vocab_size: usize) -> Result<SamplingPar
         xtc_threshold: fields.number(&["xtc_threshold"], 0.0..=1.0)?.unwrap_or(0.1),
         min_keep: fields.whole(&["min_keep"], 0..=i64::from(u32::MAX))?.and_then(|n| n.try_into().ok()).unwrap_or(0),
         seed,
-        logit_bias: logit_bias(fields, vocab_size)?,
+        logit_bias: Vec::new(),
         presence_penalty: fields.number(&["presence_penalty"], -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number(&["frequency_penalty"], -2.0..=2.0)?.unwrap_or(0.0),
         repetition_penalty: fields.number(&["repetition_penalty", "repeat_penalty"], 0.01..=10.0)?.unwrap_or(1.0),
@@ -235,12 +248,19 @@ pub(super) fn random_bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// The bias of a token, as OpenAI's API and llama-server read it.
+/// Biases of a request: of token ids, and of texts, which wait for the tokenizer.
+#[derive(Clone, Debug, Default)]
+struct AskedBiases {
+    tokens: Vec<(u32, f32)>,
+    texts: Vec<(String, f32)>,
+}
+
+/// A token, or a text whose tokens are meant.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected an object of token ids and numbers, or a list of pairs of them")]
-enum BiasFields {
-    ByToken(BTreeMap<String, BiasValue>),
-    Pairs(Vec<(u32, BiasValue)>),
+#[serde(untagged, expecting = "expected a token id or a text")]
+enum BiasSubject {
+    Token(u32),
+    Text(String),
 }
 
 /// A number, or `false` for a token that may never come.
@@ -251,26 +271,52 @@ enum BiasValue {
     Switch(bool),
 }
 
-fn logit_bias(fields: &RequestFields<'_>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {
-    let wrong = |message: String| ApiError::invalid("logit_bias", message);
-    let pairs: Vec<(String, BiasValue)> = match fields.get::<BiasFields>("logit_bias")? {
-        None => return Ok(Vec::new()),
-        Some(BiasFields::ByToken(by_token)) => by_token.into_iter().collect(),
-        Some(BiasFields::Pairs(pairs)) => pairs.into_iter().map(|(token, bias)| (token.to_string(), bias)).collect(),
-    };
-    let read = |(token, bias): (String, BiasValue)| {
-        let id = token.parse().ok().filter(|id: &u32| (*id as usize) < vocab_size);
-        let id = id.ok_or_else(|| wrong(format!("'logit_bias': '{token}' is no token id of this model")))?;
-        match bias {
-            BiasValue::Number(bias) if (-100.0..=100.0).contains(&bias) => Ok((id, bias as f32)),
-            BiasValue::Number(bias) => {
-                Err(wrong(format!("'logit_bias' of token {id} is {bias}; it must be from -100 to 100")))
+impl BiasValue {
+    fn read(self, subject: &str) -> Result<f32, ApiError> {
+        let wrong = |message: String| Err(ApiError::invalid("logit_bias", message));
+        match self {
+            Self::Number(bias) if (-100.0..=100.0).contains(&bias) => Ok(bias as f32),
+            Self::Number(bias) => {
+                wrong(format!("'logit_bias' of token {subject} is {bias}; it must be from -100 to 100"))
             }
-            BiasValue::Switch(false) => Ok((id, f32::NEG_INFINITY)),
-            BiasValue::Switch(true) => Err(wrong(format!("'logit_bias' of token {id} is true; it may be false"))),
+            Self::Switch(false) => Ok(f32::NEG_INFINITY),
+            Self::Switch(true) => wrong(format!("'logit_bias' of token {subject} is true; it may be false")),
         }
-    };
-    pairs.into_iter().map(read).collect()
+    }
+}
+
+impl AskedBiases {
+    fn read(fields: &RequestFields<'_>, vocab_size: usize) -> Result<Self, ApiError> {
+        // OpenAI's API has an object, and llama-server a list of pairs too.
+        let is_list = fields.text("logit_bias").is_some_and(|text| text.trim_start().starts_with('['));
+        let pairs: Vec<(BiasSubject, BiasValue)> = if is_list {
+            fields.get("logit_bias")?.unwrap_or_default()
+        } else {
+            let by_token: BTreeMap<String, BiasValue> = fields.get("logit_bias")?.unwrap_or_default();
+            let subject = |text: String| match text.parse() {
+                Ok(token) => BiasSubject::Token(token),
+                Err(_) => BiasSubject::Text(text),
+            };
+            by_token.into_iter().map(|(token, bias)| (subject(token), bias)).collect()
+        };
+        let mut asked = Self::default();
+        for (subject, bias) in pairs {
+            match subject {
+                BiasSubject::Token(token) if (token as usize) < vocab_size => {
+                    asked.tokens.push((token, bias.read(&token.to_string())?));
+                }
+                BiasSubject::Token(token) => {
+                    let message = format!("'logit_bias': '{token}' is no token id of this model");
+                    return Err(ApiError::invalid("logit_bias", message));
+                }
+                BiasSubject::Text(text) => {
+                    let bias = bias.read(&format!("'{text}'"))?;
+                    asked.texts.push((text, bias));
+                }
+            }
+        }
+        Ok(asked)
+    }
 }
 
 #[derive(Deserialize)]

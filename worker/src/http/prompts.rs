@@ -141,8 +141,8 @@ fn prompts(value: Value) -> Result<(Vec<Vec<PromptPiece>>, bool), ApiError> {
         return Err(ApiError::invalid(FIELD, format!("'{FIELD}' is empty")));
     }
     // One token makes a list one prompt: of tokens, or of tokens and texts.
-    let is_prompt = entries.iter().any(Value::is_number)
-        && entries.iter().all(|entry| entry.is_number() || entry.is_string());
+    let is_prompt =
+        entries.iter().any(Value::is_number) && entries.iter().all(|entry| entry.is_number() || entry.is_string());
     if is_prompt {
         return Ok((vec![mixed(entries)?], false));
     }
@@ -163,8 +163,8 @@ fn single(value: Value) -> Result<Vec<PromptPiece>, ApiError> {
         Value::Array(entries) if !entries.is_empty() => mixed(entries),
         Value::Array(_) => Err(ApiError::invalid(FIELD, format!("'{FIELD}' is empty"))),
         Value::Object(_) => {
-            let PromptObject { prompt_string, multimodal_data } =
-                serde_json::from_value(value).map_err(|error| ApiError::invalid(FIELD, format!("'{FIELD}': {error}")))?;
+            let PromptObject { prompt_string, multimodal_data } = serde_json::from_value(value)
+                .map_err(|error| ApiError::invalid(FIELD, format!("'{FIELD}': {error}")))?;
             if multimodal_data.is_some_and(|data| !data.is_null() && data != Value::Array(Vec::new())) {
                 let message = "images are read in conversations only; send them as parts of 'messages' to \
                                /v1/chat/completions";

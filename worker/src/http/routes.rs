@@ -13,7 +13,10 @@ use model_boss_protocol::{ApiError, Category, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::error::{ErrorAnswer, LARGEST_BODY};
-use super::{chat, completions, deadline, embeddings, infill, info, native, rerank, score, speech, tei, tokens, transcripts, vision};
+use super::{
+    chat, completions, deadline, embeddings, infill, info, native, rerank, score, speech, tei, tokens, transcripts,
+    vision,
+};
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
 

@@ -230,7 +230,13 @@ impl EventStream {
                 let said = NativeText { has_new_line: self.has_new_line[index], ..NativeText::default() };
                 let place = (index / self.plan.choices_per_prompt, index);
                 self.left -= 1;
-                self.ready.push_back(event(&native.last(place, said, &finished, &alone.timings())));
+                self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
+                let mut last = native.last(place, said, &finished, &alone.timings());
+                if self.left == 0 && self.wanted.len() > 1 {
+                    // The coordinator counts by the end of a stream, which is only one answer's here.
+                    last["usage"] = json!(self.tally.usage());
+                }
+                self.ready.push_back(event(&last));
             }
             SequenceEvent::Failed(error) => self.fail(&work_error(&error, self.plan.shape.prompt_field())),
             // Completions have no thoughts and no calls.

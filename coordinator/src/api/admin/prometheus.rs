@@ -47,7 +47,8 @@ pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
 /// The figures of one model, as llama-server in its router mode shows them.
 async fn of_one_model(call: Call) -> Result<Response, ApiError> {
     let (context, _, view) = named(call).await?;
-    let page = context.metrics.model(Some(&view.id)).served().page(view.running, view.queued);
+    let (now, before) = context.metrics.model(Some(&view.id)).served();
+    let page = now.page(&before, view.running, view.queued);
     let mut response = Response::new(Body::from(page));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));

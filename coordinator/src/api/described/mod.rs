@@ -23,9 +23,7 @@ pub(super) use jobs::{
 pub(super) use leases::{
     acquire_lease, cancel_lease, lease, lease_orders, leases, release_lease, renew_leases, resize_lease,
 };
-pub(super) use llama::{
-    apply_template, bare_completions, chat_tokens, infill, model_slots, native_completion, props,
-};
+pub(super) use llama::{apply_template, bare_completions, chat_tokens, infill, model_slots, native_completion, props};
 pub(super) use models::{
     chat_completions, classify, completions, detokenize, embed, embed_all, embeddings, model, models, predict, rerank,
     reranking, score, tokenize, transcriptions, translations,

@@ -7,7 +7,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use http_body::Body as _;
 use http_body_util::{BodyExt, Collected, Limited};
 use memchr::memmem;
 use model_boss_catalog::Model;
@@ -15,14 +19,15 @@ use model_boss_core::{ModelStatus, ModelView};
 use model_boss_dialects::{APPLY_TEMPLATE, COMPLETION, INFILL, Names, Reshape, SelectedFields, TOKENIZE};
 use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::path::{parameter, unknown_model};
-use model_boss_protocol::{ApiError, Category, ErrorCode, Modality};
+use model_boss_protocol::{ApiError, Category, ErrorBody, ErrorCode, Modality};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::meant::{DEFAULT_MODEL, only_model};
 use super::models::look;
-use super::openai::{InferenceRoute, completions_of, infer, infer_body, only_model};
+use super::openai::{self, InferenceRoute, completions_of, infer, infer_body};
 use super::reshape::reshaped;
 use crate::api::blocking::blocking;
 use crate::api::context::Context;
@@ -38,6 +43,13 @@ const SELECTION: &str = "response_fields";
 pub(crate) async fn completion(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     native(call, body, COMPLETION).await
+}
+
+/// `POST /v1/chat/completions`, and without the prefix, where the route is llama-server's too.
+pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+    let is_own = call.request.uri().path() == "/chat/completions";
+    let answer = openai::chat_completions(call).await?;
+    Ok(if is_own { with_own_error(answer).await } else { answer })
 }
 
 /// `POST /infill`.
@@ -85,11 +97,33 @@ async fn native(call: Call, body: RequestBody, path: &'static str) -> Result<Res
     let (fields, body) = body.open(select).await?;
     let context = Arc::clone(&call.context);
     let answer = infer_body(call, body, InferenceRoute::at(path, Category::Llm).unnamed().here()).await?;
+    let answer = with_own_error(answer).await;
     if fields.is_empty() {
         return Ok(answer);
     }
     let select: Box<dyn Reshape> = Box::new(SelectedFields(fields));
     reshaped(&context, answer, select, "text/event-stream").await
+}
+
+/// The most bytes of an error.
+const MAX_ERROR: usize = 64 << 10;
+
+/// An answer with llama-server's own type where the prompt is too long, for its own spellings of routes.
+pub(super) async fn with_own_error(answer: Response) -> Response {
+    let is_small = answer.body().size_hint().upper().is_some_and(|size| size <= MAX_ERROR as u64);
+    if answer.status() != StatusCode::BAD_REQUEST || !is_small {
+        return answer;
+    }
+    let (mut head, body) = answer.into_parts();
+    let bytes = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+    match serde_json::from_slice::<ErrorBody>(&bytes) {
+        Ok(mut told) if told.error.code.as_deref() == Some(ErrorCode::ContextLengthExceeded.as_str()) => {
+            told.error.kind = "exceed_context_size_error".to_owned();
+            head.headers.remove(CONTENT_LENGTH);
+            Response::from_parts(head, Body::from(told.to_json()))
+        }
+        _ => Response::from_parts(head, Body::from(bytes)),
+    }
 }
 
 /// A number of tokens.
@@ -228,7 +262,8 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
     let (_, model, view) = named(call).await?;
     let n_ctx = view.context_length.or(model.manifest.context_length).unwrap_or_default();
     let is_processing = |id: u32| (id as usize) < view.running;
-    let slots = (0..model.description.max_concurrent).map(|id| ModelSlot { id, n_ctx, is_processing: is_processing(id) });
+    let slots =
+        (0..model.description.max_concurrent).map(|id| ModelSlot { id, n_ctx, is_processing: is_processing(id) });
     json(&slots.collect::<Vec<_>>())
 }
 
@@ -238,7 +273,7 @@ pub(crate) async fn named(call: Call) -> Result<(Arc<Context>, Arc<Model>, Model
     let client = call.client()?;
     let name = match parameter(call.request.uri(), "model") {
         Some(name) => name.into_owned(),
-        None => only_model(&context, Category::Llm)?.unwrap_or_else(|| super::openai::DEFAULT_MODEL.to_owned()),
+        None => only_model(&context, Category::Llm)?.unwrap_or_else(|| DEFAULT_MODEL.to_owned()),
     };
     let model = Arc::clone(context.catalog.current().find(&name).ok_or_else(|| unknown_model(&name))?);
     if !context.tasks.may_use(&client, model.description.id.as_str(), &context.catalog) {

@@ -13,6 +13,7 @@ mod fitting;
 mod forward;
 pub(super) mod llama;
 mod marks;
+mod meant;
 pub(super) mod messages;
 pub(super) mod models;
 pub(super) mod ollama;

@@ -15,7 +15,7 @@ use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::form::FormBody;
 use model_boss_http::headers::THINKING;
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
-use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority, RequestId};
+use model_boss_protocol::{ApiError, Category, ClientId, Priority, RequestId};
 use model_boss_tasks::{NameQuestion, Resolved};
 use model_boss_traces::AskedFacts;
 use tokio::time::{Instant, timeout};
@@ -26,6 +26,7 @@ use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
 use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::marks::{Marks, piece_headers};
+use super::meant::{is_of, only_model, own_category};
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
@@ -33,9 +34,6 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
-
-/// The name of the model that requests without a name are for.
-pub(super) const DEFAULT_MODEL: &str = "default";
 
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
@@ -51,7 +49,7 @@ const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
 const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/chat/completions", Category::Llm)).await
 }
 
@@ -135,7 +133,16 @@ impl InferenceRoute {
 
     fn of(path: &'static str, category: Option<Category>) -> Self {
         let context = ContextWish::default();
-        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false, is_form: false, is_local: false }
+        Self {
+            path,
+            category,
+            other: None,
+            may_be_unnamed: false,
+            context,
+            is_translated: false,
+            is_form: false,
+            is_local: false,
+        }
     }
 
     /// The same question, which models of this category answer, too.
@@ -171,7 +178,8 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 
 /// Serves a request whose body was read, or made, already.
 pub(super) async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form, is_local } = asked;
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form, is_local } =
+        asked;
     let only = may_be_unnamed.then(|| category.unwrap_or(Category::Llm));
     let request_id = call.request_id();
     let trace = call.trace();
@@ -273,27 +281,6 @@ fn admit(context: &Context, resolved: &Resolved) -> Result<(), ApiError> {
     if others.is_empty() { first } else { Ok(()) }
 }
 
-/// Whether a rung is a model of this machine of this category.
-fn is_of(context: &Context, target: &Target, category: Category) -> bool {
-    match target {
-        Target::Local(id) => {
-            context.catalog.current().get(id).is_some_and(|model| model.description.category == category)
-        }
-        Target::Cloud { .. } => false,
-    }
-}
-
-/// The category of a model of this machine.
-fn own_category(context: &Context, target: &Target) -> Result<Category, ApiError> {
-    match target {
-        Target::Local(id) => Ok(context.catalog.current().get(id).map_or(Category::Llm, |m| m.description.category)),
-        Target::Cloud { provider, .. } => {
-            let message = format!("provider '{provider}' has no such route; ask a model of this machine");
-            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
-        }
-    }
-}
-
 /// The answer to a request that was translated from another API. Errors name the client's own fields.
 pub(super) async fn infer_translated(
     call: Call,
@@ -326,22 +313,6 @@ struct UnderstoodBody {
 /// Reads model-boss's fields of a body, and the models that its client may use (TR-1, RC-24).
 pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Result<(Peeked, Resolved), ApiError> {
     understood(context, peek(body.bytes(), head, body.limits())?)
-}
-
-/// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
-/// default.
-pub(super) fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
-    let catalog = context.catalog.current();
-    let of_category = || catalog.models().filter(|model| model.description.category == category);
-    let default = catalog.find(DEFAULT_MODEL).is_some_and(|model| model.description.category == category);
-    match (of_category().next(), of_category().count()) {
-        (Some(only), 1) => Ok(Some(only.description.id.to_string())),
-        (Some(_), count) if !default => {
-            let message = format!("'model' is missing, and there are {count} models of category {category}");
-            Err(ApiError::invalid("model", message))
-        }
-        _ => Ok(None),
-    }
 }
 
 /// The meaning of a body's names.

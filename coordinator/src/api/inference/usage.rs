@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn en_7_answers_in_a_list_are_counted_together() {
-        let answer = br#"[{"content":"a","timings":{"prompt_n":3,"cache_n":1,"predicted_n":2,"prompt_ms":4,"predicted_ms":6}},
+        let answer =
+            br#"[{"content":"a","timings":{"prompt_n":3,"cache_n":1,"predicted_n":2,"prompt_ms":4,"predicted_ms":6}},
             {"content":"b","timings":{"prompt_n":5,"predicted_n":7,"prompt_ms":9,"predicted_ms":5}}]"#;
         let usage = usage_in(answer).unwrap();
         assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens), (9, 9, Some(1)));

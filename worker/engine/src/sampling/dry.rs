@@ -42,7 +42,8 @@ impl DryBreakers {
     /// The tokens behind the head of the longest breaker that begins `place` tokens before the last of `text`.
     fn longest(&self, text: &[u32], place: usize) -> Option<usize> {
         let at = text.len() - 1 - place;
-        let follows = |tail: &&Vec<u32>| text.get(at + 1..=at + tail.len()).is_some_and(|behind| behind == tail.as_slice());
+        let follows =
+            |tail: &&Vec<u32>| text.get(at + 1..=at + tail.len()).is_some_and(|behind| behind == tail.as_slice());
         self.0.get(text.get(at)?)?.iter().filter(follows).map(Vec::len).max()
     }
 }
@@ -115,7 +116,8 @@ mod tests {
     fn by_definition(params: &DryParams, text: &[u32]) -> HashMap<u32, usize> {
         let text = &text[text.len() - params.last_n.unwrap_or(usize::MAX).min(text.len())..];
         let breaks = |from: usize| {
-            (from..text.len()).any(|at| params.breakers.0.get(&text[at]).is_some_and(|tails| tails.contains(&Vec::new())))
+            (from..text.len())
+                .any(|at| params.breakers.0.get(&text[at]).is_some_and(|tails| tails.contains(&Vec::new())))
         };
         let mut longest: HashMap<u32, usize> = HashMap::new();
         for end in 0..text.len().saturating_sub(1) {

@@ -38,13 +38,7 @@ pub(super) fn candidates(
 }
 
 /// The same with filters that look at logits.
-fn by_logits(
-    params: &SamplingParams,
-    row: &LogitRow<'_>,
-    weigh: Weigh,
-    excludes: bool,
-    out: &mut Vec<(f32, u32)>,
-) {
+fn by_logits(params: &SamplingParams, row: &LogitRow<'_>, weigh: Weigh, excludes: bool, out: &mut Vec<(f32, u32)>) {
     let count = if limits(params.top_k, row) { params.top_k } else { usize::MAX };
     row.most_likely(count, out);
     out.retain(|&(logit, _)| logit > f32::NEG_INFINITY);

@@ -13,9 +13,9 @@ mod params;
 mod penalties;
 mod row;
 mod sampler;
-mod truncation;
 #[cfg(test)]
 mod tests;
+mod truncation;
 
 pub use dry::{DryBreakers, DryParams};
 pub use logprobs::{LogprobRow, TokenLogprob, TopLogprob};
