@@ -83,7 +83,7 @@ async fn en_7_prompts_mix_texts_and_tokens_and_fields_are_selected() {
     let selected = client.post("/completion", &selected).await.json();
     assert_eq!(selected.as_object().unwrap().len(), 2, "{selected}");
     assert_eq!(selected["content"], text);
-    // What was answered counts, whatever the client wants to see of it.
+    // An answer counts as a whole, however little of it the client selects.
     let stats = boss.read("/api/v1/stats").await;
     let models = stats["models"].as_array().unwrap();
     let counted = &models.iter().find(|model| model["model_name"] == "guide").unwrap()["requests"];
@@ -96,7 +96,7 @@ async fn en_7_prompts_mix_texts_and_tokens_and_fields_are_selected() {
     ] {
         let refused = client.post("/completion", &json!({ "prompt": prompt })).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{prompt} {refused:?}");
-        assert!(refused.json()["error"]["param"].as_str().unwrap().ends_with(field), "{prompt} {refused:?}");
+        assert!(refused.json()["error"]["param"].as_str().unwrap().contains(field), "{prompt} {refused:?}");
     }
     for (field, value) in [("post_sampling_probs", json!(true)), ("t_max_predict_ms", json!(5)), ("mirostat", json!(2))]
     {
@@ -132,7 +132,7 @@ async fn en_7_properties_slots_counts_and_templates_are_told() {
     assert!(props["chat_template"].as_str().unwrap().contains("messages"), "{props}");
     let messages = json!([{ "role": "user", "content": "Which port?" }]);
     let rendered = client.post("/apply-template", &json!({ "messages": messages })).await.json();
-    assert!(rendered["prompt"].as_str().unwrap().contains("Which port?"), "{rendered}");
+    assert!(rendered["prompt"].as_str().unwrap().contains("which port"), "{rendered}");
     let tokens = json!({ "content": rendered["prompt"], "add_special": false });
     let tokens = client.post("/tokenize", &tokens).await.json()["count"].clone();
     for (path, body) in [
@@ -191,13 +191,12 @@ async fn en_7_samplers_work_and_a_gap_needs_a_vocabulary_for_it() {
     for narrow in [json!({ "top_n_sigma": 0.0001 }), json!({ "top_k": 1, "typical_p": 0.1 })] {
         assert_eq!(ask(narrow.clone()).await, greedy, "{narrow}");
     }
-    let excluded = ask(json!({ "xtc_probability": 1, "xtc_threshold": 0.05, "temperature": 0.01 })).await;
+    let excluded = ask(json!({ "xtc_probability": 1, "xtc_threshold": 0.0, "temperature": 0.01 })).await;
     assert_ne!(excluded, greedy, "the likeliest tokens were removed");
-    // Every token may be repeated at first; with a strong penalty no run of two comes again.
-    let repeats = "one two three one two three one two";
-    let penalised = json!({ "prompt": repeats, "temperature": 0, "dry_multiplier": 50.0, "dry_allowed_length": 1 });
-    let plain = json!({ "prompt": repeats, "temperature": 0 });
-    assert_ne!(ask(penalised.clone()).await, ask(plain).await);
+    // Asked again, the model says the same, unless no run of two tokens may come again.
+    let again = format!("{QUESTION}{greedy}<|end|>{QUESTION}");
+    let penalised = json!({ "prompt": again, "temperature": 0, "dry_multiplier": 50.0, "dry_allowed_length": 1 });
+    assert_ne!(ask(penalised.clone()).await, ask(json!({ "prompt": again, "temperature": 0 })).await);
     let mut broken = penalised;
     broken["dry_sequence_breakers"] = json!(["a", "e", "i", "o", " "]);
     ask(broken).await;
@@ -221,7 +220,7 @@ async fn en_7_a_chat_tells_its_prompt_and_its_times_to_those_who_ask() {
     let messages = json!([{ "role": "user", "content": "Which port?" }]);
     let asked = json!({ "model": "guide", "messages": messages, "max_tokens": 4, "temperature": 0, "verbose": true });
     let answer = boss.client().post("/v1/chat/completions", &asked).await.json();
-    assert!(answer["__verbose"]["prompt"].as_str().unwrap().contains("Which port?"), "{answer}");
+    assert!(answer["__verbose"]["prompt"].as_str().unwrap().contains("which port"), "{answer}");
     let mut streamed = asked;
     (streamed["stream"], streamed["timings_per_token"], streamed["return_progress"]) =
         (true.into(), true.into(), true.into());

@@ -16,8 +16,8 @@ mod route;
 use std::sync::Arc;
 
 use admin::{
-    access, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan, prometheus,
-    providers, requests, status, tasks,
+    access, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan, providers,
+    requests, status, tasks,
 };
 use axum::Router;
 use inference::{llama, messages, models, ollama, openai, responses, speech, tokens, transcripts};
@@ -44,7 +44,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/ready", Public, status::ready, described::ready())
         .get("/health", Public, status::ready, described::well())
         .get("/openapi.json", Public, openapi::document, described::openapi())
-        .get("/metrics", Read, prometheus::metrics, described::metrics())
+        .get("/metrics", Read, llama::metrics, described::metrics())
         .post("/v1/chat/completions", Inference, llama::chat_completions, described::chat_completions())
         .post("/v1/completions", Inference, openai::completions, described::completions())
         .post("/completions", Inference, llama::bare_completions, described::bare_completions())

@@ -125,8 +125,8 @@ pub trait Reply: Send + Sync {
     fn is_closed(&self) -> bool;
 }
 
-/// An event of a sequence. The order is any number of `Evaluating`, `Started`, any number of `Thought` and then of `Text` and `Call`, then
-/// `Finished`; or `Failed` at any time.
+/// An event of a sequence. The order is any number of `Evaluating`, `Started`, any number of `Thought` and then of
+/// `Text` and `Call`, then `Finished`; or `Failed` at any time.
 #[derive(Clone, Debug)]
 pub enum SequenceEvent {
     /// A part of the prompt is evaluated, where the work asks for progress.

@@ -24,9 +24,6 @@ use super::options::{GenerateOptions, MOST_LOGPROBS, MaxTokens};
 use super::plan::AnswerPlan;
 use super::prompts::AskedPrompts;
 
-/// Most answers in one request, over all its prompts.
-const MOST_SEQUENCES: usize = 1_024;
-
 /// Tokens of an answer where the request does not say, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;
 
@@ -97,15 +94,6 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<CompletionDraft, ErrorAnsw
             Gap { prefix, suffix, begun: String::new(), files: Vec::new() }.prompt(serving, "suffix")?
         }
     };
-    fit(prompts.count(), options.choices)?;
+    prompts.fit(options.choices)?;
     Ok(CompletionDraft { prompts, options, logprobs, echo, form: form(&fields)? })
-}
-
-/// Checks the number of answers that a request asks for.
-pub(super) fn fit(prompts: usize, choices: usize) -> Result<(), ApiError> {
-    if prompts * choices > MOST_SEQUENCES {
-        let message = format!("'prompt' and 'n' ask for more than {MOST_SEQUENCES} answers");
-        return Err(ApiError::invalid("prompt", message));
-    }
-    Ok(())
 }

@@ -76,13 +76,13 @@ enum InputText {
         multimodal_data: Vec<serde_json::Value>,
     },
     Parts {
-        content: Vec<InputPart>,
+        content: Vec<InputTextPart>,
     },
 }
 
 /// A part of a text.
 #[derive(Deserialize)]
-struct InputPart {
+struct InputTextPart {
     r#type: String,
     text: Option<String>,
 }

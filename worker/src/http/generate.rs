@@ -12,11 +12,12 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::gone::engine_gone as unanswered;
 use crate::state::{Serving, WorkerState};
 
-use super::answer::{ApiShape, CallObject, Choice, Envelope, Said, UsageTally, Whole, logprobs};
+use super::answer::{ApiShape, CallObject, Choice, Envelope, Said, Whole, logprobs};
 use super::error::{ErrorAnswer, work_error};
 use super::native_answer::{NativeAnswer, NativeText};
 use super::plan::{AnswerPlan, ChoiceEvents};
 use super::stream::EventStream;
+use super::tally::UsageTally;
 
 struct ChoiceReply {
     choice: usize,

@@ -32,6 +32,7 @@ mod score;
 mod server;
 mod speech;
 mod stream;
+mod tally;
 mod tei;
 #[cfg(test)]
 mod tests;

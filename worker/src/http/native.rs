@@ -17,7 +17,6 @@ use crate::state::{Serving, WorkerState};
 
 use super::answer::ApiShape;
 use super::body::reading;
-use super::completions::fit;
 use super::error::ErrorAnswer;
 use super::fields::RequestFields;
 use super::form::{Form, compiled, form};
@@ -62,7 +61,7 @@ impl NativeDraft {
         refuse(fields)?;
         let mut options = GenerateOptions::read(fields, serving.info.vocab_size, 0)?;
         llama_servers_usual(fields, &mut options.sampling);
-        fit(prompts.count(), options.choices)?;
+        prompts.fit(options.choices)?;
         let probs = fields.whole(&["n_probs", "logprobs"], 0..=MOST_PROBS)?.unwrap_or(0);
         Ok(Self {
             prompts,

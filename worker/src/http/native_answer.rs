@@ -6,7 +6,7 @@ use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{FinishReason, Finished};
 use serde_json::{Value, json};
 
-use super::answer::TimingsObject;
+use super::tally::TimingsObject;
 
 /// The facts of a request that its answers repeat.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,11 +73,12 @@ impl NativeAnswer {
             "stop_type": stop_type,
             "stopping_word": word,
             "tokens_cached": evaluated,
-            "timings": timings,
         });
         if self.with_probs && !text.tokens.is_empty() {
             answer["completion_probabilities"] = probabilities(text.tokens);
         }
+        // The coordinator reads the counts of an answer at its end.
+        answer["timings"] = json!(timings);
         answer
     }
 

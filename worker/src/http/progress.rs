@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::answer::{TimingsObject, UsageTally};
+use super::tally::{TimingsObject, UsageTally};
 
 /// The reports that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct AnswerExtras {
 
 /// `prompt_progress`.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct PromptProgress {
+pub(super) struct PromptReport {
     total: usize,
     cache: usize,
     processed: usize,
@@ -73,9 +73,9 @@ impl ChoiceProgress {
     }
 
     /// The report on the prompt.
-    pub(super) fn report(&self) -> PromptProgress {
+    pub(super) fn report(&self) -> PromptReport {
         let time_ms = u64::try_from(self.prompt_time().as_millis()).unwrap_or(u64::MAX);
-        PromptProgress { total: self.prompt_tokens, cache: self.cached, processed: self.evaluated, time_ms }
+        PromptReport { total: self.prompt_tokens, cache: self.cached, processed: self.evaluated, time_ms }
     }
 
     /// The times so far. Before any work all of them are zero.

@@ -15,6 +15,9 @@ use crate::text::{AddSpecials, EncodeQuestion, TextFailure};
 /// The field of the prompt.
 const FIELD: &str = "prompt";
 
+/// Most answers in one request, over all its prompts.
+const MOST_SEQUENCES: usize = 1_024;
+
 /// A piece of a prompt.
 pub(super) enum PromptPiece {
     Text(String),
@@ -81,9 +84,13 @@ impl AskedPrompts {
         Ok(Self { prompts, is_list, questions: [first, behind] })
     }
 
-    /// The number of prompts.
-    pub(super) fn count(&self) -> usize {
-        self.prompts.len()
+    /// Checks the number of answers that a request asks for, where each prompt gets so many.
+    pub(super) fn fit(&self, choices: usize) -> Result<(), ApiError> {
+        if self.prompts.len() * choices > MOST_SEQUENCES {
+            let message = format!("'prompt' and 'n' ask for more than {MOST_SEQUENCES} answers");
+            return Err(ApiError::invalid(FIELD, message));
+        }
+        Ok(())
     }
 
     /// The prompts as tokens.

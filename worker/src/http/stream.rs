@@ -13,12 +13,13 @@ use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, sse};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::answer::{ApiShape, CallObject, Choice, Envelope, Object, UsageObject, UsageTally, Whole, logprobs};
+use super::answer::{ApiShape, CallObject, Choice, Envelope, Object, Whole, logprobs};
 use super::error::work_error;
 use super::native_answer::{NativeAnswer, NativeText};
 use super::options::UsageIn;
 use super::plan::{AnswerPlan, ChoiceEvents};
 use super::progress::ChoiceProgress;
+use super::tally::{UsageObject, UsageTally};
 use crate::gone::ENGINE_GONE;
 
 /// The body of a streamed answer. Dropped when the client disconnects, which ends its sequences.

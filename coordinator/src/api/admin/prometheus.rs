@@ -5,18 +5,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::HeaderName;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_host::clocks::unix_seconds;
-use model_boss_http::path::parameter;
 use model_boss_protocol::{ApiError, ByteCount, ErrorCode, ModelId, StreamStats};
 use percent_encoding::percent_decode_str;
 use tokio::task::spawn_blocking;
 
 use super::providers;
 use crate::api::context::Context;
-use crate::api::inference::llama::named;
 use crate::api::route::Call;
 use crate::metrics::{NameSet, Page};
 
@@ -25,9 +22,6 @@ const MOST_HOLDERS: usize = 500;
 
 /// `GET /metrics`.
 pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
-    if parameter(call.request.uri(), "model").is_some() {
-        return of_one_model(call).await;
-    }
     let names = names(call.request.uri().query())?;
     let mut page = Page::default();
     read_off(&call.context, &mut page).await;
@@ -41,19 +35,6 @@ pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
-    Ok(response)
-}
-
-/// The figures of one model, as llama-server in its router mode shows them.
-async fn of_one_model(call: Call) -> Result<Response, ApiError> {
-    let (context, _, view) = named(call).await?;
-    let (now, before) = context.metrics.model(Some(&view.id)).served();
-    let page = now.page(&before, view.running, view.queued);
-    let mut response = Response::new(Body::from(page));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
-    let started = unix_seconds().saturating_sub(context.started.elapsed().as_secs());
-    headers.insert(HeaderName::from_static("process-start-time-unix"), HeaderValue::from(started));
     Ok(response)
 }
 

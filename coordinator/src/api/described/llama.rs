@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 
 use super::models::{EVENTS, asked};
 use super::parameters::by_a_client;
-use crate::api::inference::llama::{ModelProps, ModelSlot, TokenCount};
+use crate::api::inference::llama::{BatchPlace, ModelProps, TokenCount};
 
 const PAGE: &[&str] = &["llama-server.md"];
 
@@ -67,5 +67,5 @@ pub(crate) fn props() -> Operation {
 /// `GET /slots`.
 pub(crate) fn model_slots() -> Operation {
     of_a_model("model_slots", "the places in a model's batch, as llama-server's")
-        .answers::<Vec<ModelSlot>>(200, "the places")
+        .answers::<Vec<BatchPlace>>(200, "the places")
 }

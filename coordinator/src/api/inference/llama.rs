@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::StatusCode;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Collected, Limited};
 use memchr::memmem;
 use model_boss_catalog::Model;
 use model_boss_core::{ModelStatus, ModelView};
 use model_boss_dialects::{APPLY_TEMPLATE, COMPLETION, INFILL, Names, Reshape, SelectedFields, TOKENIZE};
+use model_boss_host::clocks::unix_seconds;
 use model_boss_http::body::{OpenBody, RequestBody, json};
 use model_boss_http::path::{parameter, unknown_model};
 use model_boss_protocol::{ApiError, Category, ErrorBody, ErrorCode, Modality};
@@ -29,6 +30,7 @@ use super::meant::{DEFAULT_MODEL, only_model};
 use super::models::look;
 use super::openai::{self, InferenceRoute, completions_of, infer, infer_body};
 use super::reshape::reshaped;
+use crate::api::admin::prometheus;
 use crate::api::blocking::blocking;
 use crate::api::context::Context;
 use crate::api::route::Call;
@@ -250,7 +252,7 @@ pub(crate) async fn props(call: Call) -> Result<Response, ApiError> {
 
 /// A place for a request in a model's batch, as llama-server shows it.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct ModelSlot {
+pub(crate) struct BatchPlace {
     id: u32,
     n_ctx: u64,
     /// Whether a request is being answered in it.
@@ -263,12 +265,28 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
     let n_ctx = view.context_length.or(model.manifest.context_length).unwrap_or_default();
     let is_processing = |id: u32| (id as usize) < view.running;
     let slots =
-        (0..model.description.max_concurrent).map(|id| ModelSlot { id, n_ctx, is_processing: is_processing(id) });
+        (0..model.description.max_concurrent).map(|id| BatchPlace { id, n_ctx, is_processing: is_processing(id) });
     json(&slots.collect::<Vec<_>>())
 }
 
+/// `GET /metrics`: of all models, or with `?model=` of one, as llama-server in its router mode shows them.
+pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
+    if parameter(call.request.uri(), "model").is_none() {
+        return prometheus::metrics(call).await;
+    }
+    let (context, _, view) = named(call).await?;
+    let (now, before) = context.metrics.model(Some(&view.id)).served();
+    let page = now.page(&before, view.running, view.queued);
+    let mut response = Response::new(Body::from(page));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+    let started = unix_seconds().saturating_sub(context.started.elapsed().as_secs());
+    headers.insert(HeaderName::from_static("process-start-time-unix"), HeaderValue::from(started));
+    Ok(response)
+}
+
 /// The model that `?model=` names, or the only one.
-pub(crate) async fn named(call: Call) -> Result<(Arc<Context>, Arc<Model>, ModelView), ApiError> {
+async fn named(call: Call) -> Result<(Arc<Context>, Arc<Model>, ModelView), ApiError> {
     let context = Arc::clone(&call.context);
     let client = call.client()?;
     let name = match parameter(call.request.uri(), "model") {

@@ -17,7 +17,7 @@ pub(super) fn candidates(
     out: &mut Vec<(f32, u32)>,
 ) {
     if params.typical_p < 1.0 || excludes || params.min_keep > 0 {
-        return by_logits(params, row, weigh, excludes, out);
+        return by_logits(params, row, excludes, out);
     }
     if limits(params.top_k, row) {
         most_likely(row, weigh, params.top_k, out);
@@ -37,14 +37,17 @@ pub(super) fn candidates(
     out.retain(|&(weight, _)| weight >= params.min_p);
 }
 
-/// The same with filters that look at logits.
-fn by_logits(params: &SamplingParams, row: &LogitRow<'_>, weigh: Weigh, excludes: bool, out: &mut Vec<(f32, u32)>) {
+/// The same with filters that look at logits. Weights are relative to the likeliest candidate that is left.
+fn by_logits(params: &SamplingParams, row: &LogitRow<'_>, excludes: bool, out: &mut Vec<(f32, u32)>) {
     let count = if limits(params.top_k, row) { params.top_k } else { usize::MAX };
     row.most_likely(count, out);
     out.retain(|&(logit, _)| logit > f32::NEG_INFINITY);
     if params.typical_p < 1.0 {
         typical(params.typical_p, params.min_keep, out);
     }
+    let relative =
+        |out: &[(f32, u32)]| Weigh::new(out.first().map_or(0.0, |&(highest, _)| highest), params.temperature);
+    let weigh = relative(out);
     let most = out.len().min(params.min_keep.max(1));
     let share = f64::from(params.top_p) * out.iter().map(|&(logit, _)| f64::from(weigh.of(logit))).sum::<f64>();
     let mut sum = 0.0;
@@ -60,6 +63,7 @@ fn by_logits(params: &SamplingParams, row: &LogitRow<'_>, weigh: Weigh, excludes
     if excludes {
         exclude_top_choices(params.xtc_threshold, params.min_keep, out);
     }
+    let weigh = relative(out);
     for (logit, _) in out {
         *logit = weigh.of(*logit);
     }

@@ -152,6 +152,8 @@ fn en_7_every_filter_works_with_the_others() {
     let xtc = SamplingParams { xtc_probability: 1.0, ..all.clone() };
     assert_eq!(kept(SamplingParams { xtc_threshold: 0.25, ..xtc.clone() }), [1, 2, 3]);
     assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, ..xtc.clone() }), [3]);
+    // At a low temperature the others weigh nothing beside what was removed.
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.25, temperature: 0.002, ..xtc.clone() }), [1]);
     assert_eq!(kept(SamplingParams { xtc_threshold: 0.51, ..xtc.clone() }), [0, 1, 2, 3]);
     assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, xtc_probability: 0.0, ..xtc.clone() }), [0, 1, 2, 3]);
     assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, top_k: 2, ..xtc.clone() }), [1], "of what top_k leaves");
