@@ -197,15 +197,18 @@ pub struct ApiError {
     /// The device on which a model still serves after its move failed.
     pub still_on: Option<DeviceId>,
     /// The length of a prompt that does not fit, and the context.
-    pub length: Option<PromptLength>,
+    pub length: Option<Box<PromptLength>>,
 }
 
 /// The length of a prompt, and the context that it should fit, in tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PromptLength {
     /// The prompt's tokens.
+    #[serde(rename = "n_prompt_tokens")]
     pub prompt: usize,
     /// The context's tokens.
+    #[serde(rename = "n_ctx")]
     pub context: usize,
 }
 
@@ -258,8 +261,8 @@ impl ApiError {
 
     /// Adds the length of a prompt that does not fit.
     #[must_use]
-    pub const fn with_length(mut self, length: PromptLength) -> Self {
-        self.length = Some(length);
+    pub fn with_length(mut self, length: PromptLength) -> Self {
+        self.length = Some(Box::new(length));
         self
     }
 
@@ -277,8 +280,7 @@ impl ApiError {
                 param: self.param.clone(),
                 code: Some(self.code.as_str().to_owned()),
                 still_on: self.still_on.clone().map(Box::new),
-                n_prompt_tokens: self.length.map(|length| length.prompt),
-                n_ctx: self.length.map(|length| length.context),
+                length: self.length.clone(),
             },
             source: Some(source),
         }
@@ -322,12 +324,9 @@ pub struct ErrorObject {
     /// The device on which a model still serves after its move failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_on: Option<Box<DeviceId>>,
-    /// The tokens of a prompt that does not fit, as llama-server tells them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub n_prompt_tokens: Option<usize>,
-    /// The context that it does not fit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub n_ctx: Option<usize>,
+    /// The length of a prompt that does not fit, as llama-server tells it.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<Box<PromptLength>>,
 }
 
 impl ErrorBody {
@@ -349,6 +348,17 @@ mod tests {
             body,
             r#"{"error":{"message":"'messages' is missing","type":"invalid_request_error","param":"messages","code":"invalid_request"},"source":"coordinator"}"#
         );
+    }
+
+    #[test]
+    fn en_7_a_prompt_that_is_too_long_has_its_length_beside_the_message() {
+        let length = PromptLength { prompt: 9, context: 8 };
+        let body = ApiError::invalid("messages", "long").with_length(length).body(ErrorSource::Worker);
+        let text = body.to_json();
+        assert!(text.contains(r#""n_prompt_tokens":9,"n_ctx":8"#), "{text}");
+        assert_eq!(serde_json::from_str::<ErrorBody>(&text).unwrap(), body);
+        let plain = ApiError::invalid("messages", "short").body(ErrorSource::Worker);
+        assert_eq!(serde_json::from_str::<ErrorBody>(&plain.to_json()).unwrap(), plain);
     }
 
     #[test]
