@@ -53,7 +53,7 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
     });
     // A worker failed (DM-7), which is no fault of the request.
     let status = (reason == RefusalReason::MoveFailed { by_worker: true }).then_some(500);
-    ApiError { code, message, param, retry_after, status, still_on }
+    ApiError { code, message, param, retry_after, status, still_on, length: None }
 }
 
 /// The error that a client gets for a name that it may not use.
@@ -114,7 +114,7 @@ pub(crate) fn of_dialect(error: DialectError) -> ApiError {
             (code, None)
         }
     };
-    ApiError { code, message, param: field, retry_after, status, still_on: None }
+    ApiError { code, message, param: field, retry_after, status, still_on: None, length: None }
 }
 
 /// The error that a client gets for a request to a cloud provider that has no answer.

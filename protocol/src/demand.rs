@@ -63,6 +63,8 @@ pub struct Demand {
     pub details: &'static [&'static str],
     /// Whether the candle worker meets it.
     pub is_met_here: bool,
+    /// Whether it demands a form of the answer.
+    pub is_form: bool,
     usual: Usual,
 }
 
@@ -84,7 +86,7 @@ const AS_GRAMMAR: &str = "send 'grammar' to a GGUF model with backend = \"llama-
 const CHOOSE: &str = "choose tokens this way";
 
 /// Every demand that some engine does not meet.
-pub const DEMANDS: [Demand; 36] = [
+pub const DEMANDS: [Demand; 35] = [
     form("grammar", Remedy::LlamaServer),
     form("json_schema", Remedy::LlamaServer),
     form("guided_json", Remedy::Command("vLLM")),
@@ -111,25 +113,24 @@ pub const DEMANDS: [Demand; 36] = [
     demand("stop_token_ids", TOKENS, Remedy::Command("vLLM")),
     demand("use_beam_search", "search by beams", Remedy::Command("vLLM")),
     demand("prompt_logprobs", "tell 'prompt_logprobs'", Remedy::Command("vLLM")),
-    demand("n_probs", "read 'n_probs'", Remedy::Instead("send 'logprobs'")),
     demand("lora", "add adapters to a request", Remedy::LlamaServer),
     demand("audio", "speak", Remedy::Provider),
     Demand {
         usual: Usual::Texts(&["[\"text\"]"]),
         ..demand("modalities", "answer by anything but text", Remedy::Provider)
     },
-    demand("suffix", "fill a gap in a text yet", Remedy::Provider),
+    Demand { is_met_here: true, ..demand("suffix", "fill a gap in a text", Remedy::Provider) },
     demand("web_search_options", "search the web", Remedy::Provider),
     // llama.cpp's samplers. The values that turn them off are from its server's README.
     sampler("mirostat", Usual::Empty, &["mirostat_tau", "mirostat_eta"]),
-    sampler(
+    met(sampler(
         "dry_multiplier",
         Usual::AtMost(0.0),
         &["dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"],
-    ),
-    sampler("xtc_probability", Usual::AtMost(0.0), &["xtc_threshold"]),
-    sampler("typical_p", Usual::AtLeast(1.0), &[]),
-    sampler("top_n_sigma", Usual::AtMost(0.0), &[]),
+    )),
+    met(sampler("xtc_probability", Usual::AtMost(0.0), &["xtc_threshold"])),
+    met(sampler("typical_p", Usual::AtLeast(1.0), &[])),
+    met(sampler("top_n_sigma", Usual::AtMost(0.0), &[])),
     sampler("dynatemp_range", Usual::AtMost(0.0), &["dynatemp_exponent"]),
     sampler("adaptive_target", Usual::AtMost(0.0), &["adaptive_decay"]),
     Demand {
@@ -139,12 +140,17 @@ pub const DEMANDS: [Demand; 36] = [
 ];
 
 const fn demand(field: &'static str, act: &'static str, remedy: Remedy) -> Demand {
-    Demand { field, act, remedy, details: &[], is_met_here: false, usual: Usual::Empty }
+    Demand { field, act, remedy, details: &[], is_met_here: false, is_form: false, usual: Usual::Empty }
 }
 
 /// A form of the answer, which the candle worker holds to.
 const fn form(field: &'static str, remedy: Remedy) -> Demand {
-    Demand { is_met_here: true, ..demand(field, FORM, remedy) }
+    Demand { is_met_here: true, is_form: true, ..demand(field, FORM, remedy) }
+}
+
+/// The same demand, which the candle worker meets.
+const fn met(demand: Demand) -> Demand {
+    Demand { is_met_here: true, ..demand }
 }
 
 const fn sampler(field: &'static str, usual: Usual, details: &'static [&'static str]) -> Demand {
@@ -322,7 +328,7 @@ mod tests {
         for request in [
             serde_json::json!({}),
             serde_json::json!({ "grammar": "", "guided_json": null, "functions": [], "structured_outputs": {} }),
-            serde_json::json!({ "function_call": "none", "modalities": ["text"], "min_tokens": 0, "n_probs": 0 }),
+            serde_json::json!({ "function_call": "none", "modalities": ["text"], "min_tokens": 0 }),
             serde_json::json!({ "function_call": "auto", "use_beam_search": false, "lora": [], "json_schema": null }),
         ] {
             assert_eq!(first(&request), None, "{request}");

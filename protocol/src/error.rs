@@ -196,12 +196,34 @@ pub struct ApiError {
     pub status: Option<u16>,
     /// The device on which a model still serves after its move failed.
     pub still_on: Option<DeviceId>,
+    /// The length of a prompt that does not fit, and the context.
+    pub length: Option<Box<PromptLength>>,
+}
+
+/// The length of a prompt, and the context that it should fit, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PromptLength {
+    /// The prompt's tokens.
+    #[serde(rename = "n_prompt_tokens")]
+    pub prompt: usize,
+    /// The context's tokens.
+    #[serde(rename = "n_ctx")]
+    pub context: usize,
 }
 
 impl ApiError {
     /// An error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), param: None, retry_after: None, status: None, still_on: None }
+        Self {
+            code,
+            message: message.into(),
+            param: None,
+            retry_after: None,
+            status: None,
+            still_on: None,
+            length: None,
+        }
     }
 
     /// A 400 that names the field.
@@ -237,6 +259,13 @@ impl ApiError {
         self
     }
 
+    /// Adds the length of a prompt that does not fit.
+    #[must_use]
+    pub fn with_length(mut self, length: PromptLength) -> Self {
+        self.length = Some(Box::new(length));
+        self
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         self.status.unwrap_or_else(|| self.code.status())
@@ -251,6 +280,7 @@ impl ApiError {
                 param: self.param.clone(),
                 code: Some(self.code.as_str().to_owned()),
                 still_on: self.still_on.clone().map(Box::new),
+                length: self.length.clone(),
             },
             source: Some(source),
         }
@@ -294,6 +324,9 @@ pub struct ErrorObject {
     /// The device on which a model still serves after its move failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still_on: Option<Box<DeviceId>>,
+    /// The length of a prompt that does not fit, as llama-server tells it.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<Box<PromptLength>>,
 }
 
 impl ErrorBody {
@@ -315,6 +348,17 @@ mod tests {
             body,
             r#"{"error":{"message":"'messages' is missing","type":"invalid_request_error","param":"messages","code":"invalid_request"},"source":"coordinator"}"#
         );
+    }
+
+    #[test]
+    fn en_7_a_prompt_that_is_too_long_has_its_length_beside_the_message() {
+        let length = PromptLength { prompt: 9, context: 8 };
+        let body = ApiError::invalid("messages", "long").with_length(length).body(ErrorSource::Worker);
+        let text = body.to_json();
+        assert!(text.contains(r#""n_prompt_tokens":9,"n_ctx":8"#), "{text}");
+        assert_eq!(serde_json::from_str::<ErrorBody>(&text).unwrap(), body);
+        let plain = ApiError::invalid("messages", "short").body(ErrorSource::Worker);
+        assert_eq!(serde_json::from_str::<ErrorBody>(&plain.to_json()).unwrap(), plain);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use command::{CommandSource, CommandSpec, CommandTemplateError, Piece, Place
 pub use cpu_share::{CpuShare, LOWEST_NICE, WorkerCores, WorkerOrder};
 pub use demand::{DEMANDS, Demand, Remedy, UnmetDemand, beyond_worker, refuse_demands, refuse_unmet, wanted_form};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
-pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
+pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource, PromptLength};
 pub use error_chain::chain;
 pub use hub_repo::{HubRepo, ParseHubRepoError};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens, without_latest};

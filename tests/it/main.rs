@@ -44,6 +44,7 @@ mod lease_chaos;
 mod lease_run;
 mod lease_store;
 mod leases;
+mod llama_server_routes;
 mod load_failures;
 mod lost_ledger;
 mod nonsense;

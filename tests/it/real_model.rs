@@ -23,7 +23,7 @@ fn with_guide(manifest: &str) -> Sandbox {
 }
 
 /// A copy of the guide's files that may be damaged, as the model `name`.
-fn copy_of_guide(sandbox: &Sandbox, name: &str) -> PathBuf {
+pub(crate) fn copy_of_guide(sandbox: &Sandbox, name: &str) -> PathBuf {
     let folder = sandbox.path("models").join(name);
     std::fs::create_dir(&folder).unwrap();
     for entry in std::fs::read_dir(guide()).unwrap().flatten().filter(|entry| entry.path().is_file()) {

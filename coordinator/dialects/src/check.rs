@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::error::DialectError;
+use crate::llama::{APPLY_TEMPLATE, COMPLETION, INFILL};
 use crate::nonsense;
 use crate::tokens::{DETOKENIZE, TOKENIZE};
 
@@ -34,6 +35,10 @@ pub enum AnswerKind {
     Lists,
     /// Answers of `/v1/audio/transcriptions` and `/v1/audio/translations` in JSON.
     Transcript,
+    /// llama-server's own answers to a prompt: an object, or a list of them.
+    Native,
+    /// The prompt of a conversation.
+    Rendered,
     /// `/tokenize`.
     Tokens,
     /// `/detokenize`.
@@ -52,6 +57,8 @@ impl AnswerKind {
             "/embed" | "/embed_all" | "/predict" => Self::Lists,
             "/v1/completions" => Self::Completion,
             "/v1/audio/transcriptions" | "/v1/audio/translations" => Self::Transcript,
+            COMPLETION | INFILL => Self::Native,
+            APPLY_TEMPLATE => Self::Rendered,
             TOKENIZE => Self::Tokens,
             DETOKENIZE => Self::Text,
             SPEECH => Self::Speech,
@@ -61,7 +68,7 @@ impl AnswerKind {
 
     /// Whether answers of this shape can be streamed.
     pub const fn may_stream(self) -> bool {
-        matches!(self, Self::Chat | Self::Completion | Self::Speech | Self::Transcript)
+        matches!(self, Self::Chat | Self::Completion | Self::Native | Self::Speech | Self::Transcript)
     }
 }
 
@@ -147,6 +154,29 @@ struct TranscriptAnswer {
     _text: TextOnly,
 }
 
+/// One answer, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NativeAnswers {
+    One {
+        #[serde(rename = "content")]
+        _content: String,
+    },
+    Several(Vec<NativeContent>),
+}
+
+#[derive(Deserialize)]
+struct NativeContent {
+    #[serde(rename = "content")]
+    _content: TextOnly,
+}
+
+#[derive(Deserialize)]
+struct RenderedAnswer {
+    #[serde(rename = "prompt")]
+    _prompt: TextOnly,
+}
+
 #[derive(Deserialize)]
 struct TokenizedAnswer {
     #[serde(rename = "tokens")]
@@ -199,6 +229,14 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
             read::<TranscriptAnswer>(body)?;
             false
         }
+        AnswerKind::Native => match read::<NativeAnswers>(body)? {
+            NativeAnswers::One { .. } => false,
+            NativeAnswers::Several(answers) => answers.is_empty(),
+        },
+        AnswerKind::Rendered => {
+            read::<RenderedAnswer>(body)?;
+            false
+        }
         AnswerKind::Tokens => {
             read::<TokenizedAnswer>(body)?;
             false
@@ -221,6 +259,8 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, DialectError> {
 pub struct StreamCheck {
     /// Whether the events are those of speech.
     is_speech: bool,
+    /// Whether the events are llama-server's own.
+    is_native: bool,
     /// The start of a line whose end has not arrived.
     line: Vec<u8>,
     begun: bool,
@@ -244,6 +284,8 @@ struct Chunk<'a> {
     kind: Option<Cow<'a, str>>,
     choices: Option<Vec<ChunkChoice>>,
     error: Option<IgnoredAny>,
+    /// Whether an event of llama-server's own shape is the last.
+    stop: Option<bool>,
     #[serde(rename = "usage")]
     _usage: Option<UsageFields>,
 }
@@ -268,7 +310,8 @@ struct SpeechEvent<'a> {
 impl StreamCheck {
     /// The check of a stream of answers of this kind.
     pub fn of(kind: AnswerKind) -> Self {
-        Self { is_speech: kind == AnswerKind::Speech, ..Self::default() }
+        let (is_speech, is_native) = (kind == AnswerKind::Speech, kind == AnswerKind::Native);
+        Self { is_speech, is_native, ..Self::default() }
     }
 
     /// Checks the next piece; the error has the number of its valid bytes.
@@ -327,6 +370,13 @@ impl StreamCheck {
         if let Some(kind) = chunk.kind.as_deref().filter(|kind| kind.starts_with("transcript.text.")) {
             self.begun = true;
             self.ended |= kind == "transcript.text.done";
+            return Ok(());
+        }
+        if self.is_native
+            && let Some(last) = chunk.stop
+        {
+            self.begun = true;
+            self.ended |= last;
             return Ok(());
         }
         if chunk.choices.is_none() && chunk.error.is_none() {

@@ -11,6 +11,7 @@ use crate::completion::{CompletionKind, CompletionToChat, completion_request};
 use crate::continued::{self, WithoutBegun};
 use crate::error::DialectError;
 use crate::fields::{Fields, malformed, raw};
+use crate::llama::is_native;
 use crate::tokens::{TokensToBothNames, is_about_tokens};
 use crate::{Reshape, Stamp, thinking, tokens, tool_subset};
 
@@ -56,6 +57,13 @@ impl EngineDialect {
         let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
         if is_about_tokens(path) {
             return self.prepare_tokens(path, fields);
+        }
+        if is_native(path) && !self.is_llama_server {
+            let message = format!(
+                "{path} is answered by our own worker and by llama-server; serve the model by one of them, or use \
+                 /v1/chat/completions or /v1/completions"
+            );
+            return Err(DialectError::unsupported("model", message));
         }
         self.refuse_demands(&fields)?;
         if !self.is_llama_server {

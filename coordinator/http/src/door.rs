@@ -14,11 +14,12 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use hyper::service::Service;
+use model_boss_protocol::ErrorCode;
 use tower::Service as _;
 
 use crate::error::{ErrorShape, error_response, panic_error};
 use crate::headers::{REQUEST_ID, RequestId};
-use crate::origin::AllowedHosts;
+use crate::origin::{AllowedHosts, is_preflight};
 use crate::peer::Peer;
 
 /// The request id's header as Anthropic's clients read it.
@@ -88,6 +89,12 @@ where
                 Ok(router.call(Request::from_parts(head, body)))
             }
             Ok(Some(headers)) => Err(preflight_response(headers)),
+            // A browser does not send a request whose preflight has no site in its answer, whatever the status.
+            Err(error) if error.code == ErrorCode::ForbiddenOrigin && is_preflight(&head) => {
+                let mut refused = error_response(&error);
+                *refused.status_mut() = StatusCode::OK;
+                Err(refused)
+            }
             Err(error) => Err(error_response(&error)),
         };
         Box::pin(async move {
@@ -111,7 +118,7 @@ where
 
 fn preflight_response(headers: HeaderMap) -> Response {
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
+    *response.status_mut() = StatusCode::OK;
     *response.headers_mut() = headers;
     response
 }

@@ -70,7 +70,8 @@ impl CrossOrigin {
     }
 }
 
-fn is_preflight(asked: &request::Parts) -> bool {
+/// Whether a browser asks which sites may send a request, before it sends one.
+pub(crate) fn is_preflight(asked: &request::Parts) -> bool {
     asked.method == Method::OPTIONS && asked.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 

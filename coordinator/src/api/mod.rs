@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use admin::{
     access, adapters, clients, config, dashboard, events, history, keys, leases, logs, manage, openapi, plan,
-    prometheus, providers, requests, status, tasks,
+    providers, requests, status, tasks,
 };
 use axum::Router;
-use inference::{messages, models, ollama, openai, responses, speech, tokens, transcripts};
+use inference::{llama, messages, models, ollama, openai, responses, speech, tokens, transcripts};
 use jobs::{batches, files, routes as job_routes};
 use route::{Routes, Scope};
 
@@ -44,9 +44,16 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/ready", Public, status::ready, described::ready())
         .get("/health", Public, status::ready, described::well())
         .get("/openapi.json", Public, openapi::document, described::openapi())
-        .get("/metrics", Read, prometheus::metrics, described::metrics())
-        .post("/v1/chat/completions", Inference, openai::chat_completions, described::chat_completions())
+        .get("/metrics", Read, llama::metrics, described::metrics())
+        .post("/v1/chat/completions", Inference, llama::chat_completions, described::chat_completions())
         .post("/v1/completions", Inference, openai::completions, described::completions())
+        .post("/completions", Inference, llama::bare_completions, described::bare_completions())
+        .post("/completion", Inference, llama::completion, described::native_completion())
+        .post("/infill", Inference, llama::infill, described::infill())
+        .post("/apply-template", Inference, llama::apply_template, described::apply_template())
+        .post("/v1/chat/completions/input_tokens", Inference, llama::chat_tokens, described::chat_tokens())
+        .get("/props", Models, llama::props, described::props())
+        .get("/slots", Models, llama::slots, described::model_slots())
         .post("/v1/embeddings", Inference, openai::embeddings, described::embeddings())
         .post("/v1/rerank", Inference, openai::rerank, described::rerank())
         .post("/v1/reranking", Inference, openai::rerank, described::reranking())
@@ -64,6 +71,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/tokenize", Inference, tokens::tokenize, described::tokenize())
         .post("/v1/detokenize", Inference, tokens::detokenize, described::detokenize())
         .post("/v1/responses", Inference, responses::create, described::create_response())
+        .post("/v1/responses/input_tokens", Inference, responses::input_tokens, described::response_tokens())
         .get("/v1/responses/{*id}", Inference, responses::show, described::response())
         .post("/v1/responses/{*id}", Inference, responses::order, described::response_orders())
         .delete("/v1/responses/{*id}", Inference, responses::delete, described::delete_response())

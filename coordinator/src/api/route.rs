@@ -187,8 +187,10 @@ impl Routes {
     ) -> Self {
         // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in all
         // of these forms.
-        let bare = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
-        let twin = bare.map(|_| format!("/api{path}"));
+        let below = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
+        let twin = below.map(|_| format!("/api{path}"));
+        // llama-server has a route of its own in place of OpenAI's.
+        let bare = below.filter(|bare| *bare != "/completions");
         let dialect = match ErrorShape::of(path, &HeaderMap::new()) {
             ErrorShape::OpenAi => ErrorDialect::OpenAi,
             ErrorShape::Anthropic => ErrorDialect::Anthropic,

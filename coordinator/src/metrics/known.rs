@@ -10,8 +10,10 @@ use model_boss_protocol::ModelId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::of_llama_server::ServedSums;
 use super::page::Page;
 use super::series::{Series, SeriesPlace, SeriesPlaces};
+use super::usage::RequestUsage;
 use crate::history::LiveHistory;
 
 /// The label of requests for models that are not in the catalog.
@@ -51,6 +53,9 @@ pub(crate) struct ModelMetrics {
     /// The series, made on first use.
     series: OnceLock<ModelSeries>,
     totals: Mutex<Totals>,
+    served: Mutex<ServedSums>,
+    /// The sums on the last page as llama-server writes it.
+    shown: Mutex<ServedSums>,
     /// The places of all models' series, and the metrics of those without one.
     shared: Option<(Arc<SeriesPlaces>, Arc<ModelMetrics>)>,
 }
@@ -83,19 +88,6 @@ pub(crate) struct LastInference {
     model_name: ModelId,
     /// The time in seconds since 1970.
     at: f64,
-}
-
-/// The tokens and times of one request.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct RequestUsage {
-    pub(crate) prompt_tokens: u64,
-    pub(crate) completion_tokens: u64,
-    pub(crate) first_token: Option<Duration>,
-    pub(crate) per_token: Option<Duration>,
-    /// The tokens of the prompt that were cached, as far as the answer tells.
-    pub(crate) cached_tokens: Option<u64>,
-    /// The times that the worker measured for the prompt and for the answer.
-    pub(crate) worked: Option<(Duration, Duration)>,
 }
 
 impl Metrics {
@@ -205,6 +197,7 @@ impl Metrics {
             totals.input_tokens += usage.prompt_tokens;
             totals.output_tokens += usage.completion_tokens;
         }
+        model.served.lock().unwrap_or_else(PoisonError::into_inner).add(usage);
         let at = unix_time();
         let gaps = u32::try_from(usage.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         let generated_for = usage.per_token.unwrap_or_default().saturating_mul(gaps);
@@ -276,7 +269,21 @@ impl Metrics {
 
 impl ModelMetrics {
     fn new(name: String) -> Self {
-        Self { name, series: OnceLock::new(), totals: Mutex::default(), shared: None }
+        Self {
+            name,
+            series: OnceLock::new(),
+            totals: Mutex::default(),
+            served: Mutex::default(),
+            shown: Mutex::default(),
+            shared: None,
+        }
+    }
+
+    /// The sums for llama-server's page, and those of the last one.
+    pub(crate) fn served(&self) -> (ServedSums, ServedSums) {
+        let now = *self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *self.shown.lock().unwrap_or_else(PoisonError::into_inner), now);
+        (now, before)
     }
 
     /// Counts a request that left the queue for a worker after this time.

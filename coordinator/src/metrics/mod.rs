@@ -4,15 +4,18 @@
 
 mod known;
 mod listed;
+mod of_llama_server;
 mod page;
 mod series;
 mod twins;
+mod usage;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use known::{LastInference, Metrics, ModelMetrics, RequestUsage, Totals};
+pub(crate) use known::{LastInference, Metrics, ModelMetrics, Totals};
 #[cfg(test)]
 pub(crate) use listed::table;
 pub(crate) use page::Page;
 pub(crate) use twins::NameSet;
+pub(crate) use usage::RequestUsage;

@@ -90,6 +90,7 @@ impl Rig {
                     ignore_eos: true,
                     logprobs: None,
                     prompt_logprobs: false,
+                    progress: false,
                     thinking: None,
                     channels: None,
                     cache: salt.map(CacheSalt::new),

@@ -87,6 +87,8 @@ pub struct Generate {
     pub logprobs: Option<usize>,
     /// Report log-probabilities of the prompt's tokens too.
     pub prompt_logprobs: bool,
+    /// Report how much of the prompt is evaluated: before the first step, and behind each.
+    pub progress: bool,
     /// The plan to separate thinking from the answer, and to end it when its budget is used up.
     pub thinking: Option<ThinkingPlan>,
     /// Whether the model may spell its thoughts out, between tags that are no tokens.
@@ -126,10 +128,17 @@ pub trait Reply: Send + Sync {
     fn is_closed(&self) -> bool;
 }
 
-/// An event of a sequence. The order is `Started`, any number of `Thought` and then of `Text` and `Call`, then
-/// `Finished`; or `Failed` at any time.
+/// An event of a sequence. The order is any number of `Evaluating`, `Started`, any number of `Thought` and then of
+/// `Text` and `Call`, then `Finished`; or `Failed` at any time.
 #[derive(Clone, Debug)]
 pub enum SequenceEvent {
+    /// A part of the prompt is evaluated, where the work asks for progress.
+    Evaluating {
+        /// Prompt tokens whose keys and values were already there.
+        cached_tokens: usize,
+        /// Prompt tokens whose keys and values are there by now; those that were cached among them.
+        evaluated: usize,
+    },
     /// The prompt is evaluated.
     Started {
         /// One entry per prompt token if they were requested; the first has no log-probability.

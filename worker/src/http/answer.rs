@@ -1,14 +1,19 @@
 //! Answers in OpenAI's shapes, whole and in chunks, for chats and for text completions.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{FinishReason, Finished};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::call_ids::short_id;
 use super::logprobs::Logprobs;
+use super::native_answer::NativeAnswer;
 use super::options::random_bits;
+use super::progress::PromptReport;
+use super::tally::{TimingsObject, UsageObject};
 
 /// The API of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub(super) enum ApiShape {
     Chat,
     /// `/v1/completions`, with the text of each prompt if it has to be repeated.
     Completion { echo: Option<Vec<String>> },
+    /// llama-server's `/completion`.
+    Native(Arc<NativeAnswer>),
 }
 
 impl ApiShape {
@@ -24,7 +31,7 @@ impl ApiShape {
     pub(super) const fn prompt_field(&self) -> &'static str {
         match self {
             Self::Chat => "messages",
-            Self::Completion { .. } => "prompt",
+            Self::Completion { .. } | Self::Native(_) => "prompt",
         }
     }
 
@@ -32,7 +39,7 @@ impl ApiShape {
     pub(super) fn echo(&self, prompt: usize) -> &str {
         match self {
             Self::Completion { echo: Some(prompts) } => prompts.get(prompt).map_or("", String::as_str),
-            Self::Chat | Self::Completion { echo: None } => "",
+            Self::Chat | Self::Native(_) | Self::Completion { echo: None } => "",
         }
     }
 
@@ -40,7 +47,7 @@ impl ApiShape {
         match (self, whole) {
             (Self::Chat, Whole::Yes) => "chat.completion",
             (Self::Chat, Whole::No) => "chat.completion.chunk",
-            (Self::Completion { .. }, _) => "text_completion",
+            (Self::Completion { .. } | Self::Native(_), _) => "text_completion",
         }
     }
 }
@@ -78,6 +85,8 @@ impl Envelope {
             choices,
             usage: None,
             timings: None,
+            prompt_progress: None,
+            verbose: None,
         }
     }
 }
@@ -96,6 +105,11 @@ pub(super) struct Object<'a> {
     pub(super) usage: Option<Option<UsageObject>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timings: Option<TimingsObject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prompt_progress: Option<PromptReport>,
+    /// The request's description in llama-server's own shape.
+    #[serde(rename = "__verbose", skip_serializing_if = "Option::is_none")]
+    pub(super) verbose: Option<Value>,
 }
 
 /// One of the answers to a prompt.
@@ -115,6 +129,9 @@ pub(super) struct Choice {
 #[serde(rename_all = "lowercase")]
 enum AnswerContent {
     Message(AnswerMessage),
+    /// The first delta.
+    #[serde(rename = "delta")]
+    Begin(BeginDelta),
     Delta(Delta),
     Text(String),
 }
@@ -173,10 +190,15 @@ impl CallObject {
     }
 }
 
+/// The beginning of a message. Its content is null, as llama-server's clients expect.
+#[derive(Debug, Serialize)]
+struct BeginDelta {
+    role: &'static str,
+    content: Option<()>,
+}
+
 #[derive(Debug, Default, Serialize)]
 struct Delta {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -201,6 +223,11 @@ fn finish_reason(end: &Finished, called: bool) -> &'static str {
 }
 
 impl Choice {
+    /// Its number.
+    pub(super) const fn index(&self) -> usize {
+        self.index
+    }
+
     /// A whole answer.
     pub(super) fn whole(
         shape: &ApiShape,
@@ -218,7 +245,7 @@ impl Choice {
                 refusal: None,
                 tool_calls: calls,
             }),
-            ApiShape::Completion { .. } => AnswerContent::Text(text),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(text),
         };
         let (finish_reason, stop_reason) = (Some(finish_reason(end, called)), end.stop.clone());
         Self { index, content, logprobs, finish_reason, stop_reason }
@@ -227,22 +254,27 @@ impl Choice {
     /// The first chunk of an answer, which carries the role, or the repeated prompt. A completion without one has none.
     pub(super) fn first(shape: &ApiShape, index: usize, echo: &str, logprobs: Option<Logprobs>) -> Option<Self> {
         let content = match shape {
-            ApiShape::Chat => AnswerContent::Delta(Delta {
-                role: Some("assistant"),
-                content: Some(String::new()),
-                ..Delta::default()
-            }),
+            ApiShape::Chat => AnswerContent::Begin(BeginDelta { role: "assistant", content: None }),
             ApiShape::Completion { echo: Some(_) } => AnswerContent::Text(echo.to_owned()),
-            ApiShape::Completion { echo: None } => return None,
+            ApiShape::Completion { echo: None } | ApiShape::Native(_) => return None,
         };
         Some(Self { index, content, logprobs, finish_reason: None, stop_reason: None })
+    }
+
+    /// A chunk without text, around a report.
+    pub(super) fn silent(shape: &ApiShape, index: usize) -> Self {
+        let content = match shape {
+            ApiShape::Chat => AnswerContent::Delta(Delta::default()),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(String::new()),
+        };
+        Self { index, content, logprobs: None, finish_reason: None, stop_reason: None }
     }
 
     /// A chunk with text.
     pub(super) fn piece(shape: &ApiShape, index: usize, text: String, logprobs: Option<Logprobs>) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Delta(Delta { content: Some(text), ..Delta::default() }),
-            ApiShape::Completion { .. } => AnswerContent::Text(text),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(text),
         };
         Self { index, content, logprobs, finish_reason: None, stop_reason: None }
     }
@@ -263,7 +295,7 @@ impl Choice {
     pub(super) fn last(shape: &ApiShape, index: usize, end: &Finished, called: bool) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Delta(Delta::default()),
-            ApiShape::Completion { .. } => AnswerContent::Text(String::new()),
+            ApiShape::Completion { .. } | ApiShape::Native(_) => AnswerContent::Text(String::new()),
         };
         let (finish_reason, stop_reason) = (Some(finish_reason(end, called)), end.stop.clone());
         Self { index, content, logprobs: None, finish_reason, stop_reason }
@@ -280,130 +312,6 @@ pub(super) fn logprobs(
     match shape {
         _ if !wanted => None,
         ApiShape::Chat => Some(Logprobs::chat(tokens)),
-        ApiShape::Completion { .. } => Some(Logprobs::completion(tokens, offset)),
+        ApiShape::Completion { .. } | ApiShape::Native(_) => Some(Logprobs::completion(tokens, offset)),
     }
-}
-
-/// OpenAI's `usage`.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct UsageObject {
-    prompt_tokens: usize,
-    completion_tokens: usize,
-    total_tokens: usize,
-    prompt_tokens_details: PromptTokensDetails,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    completion_tokens_details: Option<CompletionTokensDetails>,
-}
-
-impl UsageObject {
-    /// The usage of an answer that is not complete: the prompt's tokens and those of them that were cached.
-    pub(super) fn so_far((prompt_tokens, cached_tokens): (usize, usize), completion_tokens: usize) -> Self {
-        Self {
-            prompt_tokens,
-            completion_tokens,
-            total_tokens: prompt_tokens + completion_tokens,
-            prompt_tokens_details: PromptTokensDetails { cached_tokens },
-            completion_tokens_details: None,
-        }
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct PromptTokensDetails {
-    cached_tokens: usize,
-}
-
-/// Details of answers with thinking.
-#[derive(Clone, Debug, Serialize)]
-struct CompletionTokensDetails {
-    reasoning_tokens: usize,
-}
-
-/// llama.cpp's `timings`.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct TimingsObject {
-    cache_n: usize,
-    prompt_n: usize,
-    prompt_ms: f64,
-    prompt_per_token_ms: f64,
-    prompt_per_second: f64,
-    predicted_n: usize,
-    predicted_ms: f64,
-    predicted_per_token_ms: f64,
-    predicted_per_second: f64,
-    /// Tokens that were evaluated in advance, and those of them that came.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    draft_n: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    draft_n_accepted: Option<usize>,
-}
-
-/// Sums over the choices of one request. A prompt counts once however many answers it got.
-#[derive(Clone, Debug, Default)]
-pub(super) struct UsageTally {
-    prompt_tokens: usize,
-    cached_tokens: usize,
-    completion_tokens: usize,
-    thought_tokens: usize,
-    drafted_tokens: usize,
-    accepted_tokens: usize,
-    prompt: Duration,
-    predicted: Duration,
-}
-
-impl UsageTally {
-    /// Adds one finished choice; `counts_prompt` on the first of each prompt.
-    pub(super) fn add(&mut self, finished: &Finished, counts_prompt: bool) {
-        if counts_prompt {
-            self.prompt_tokens += finished.usage.prompt_tokens;
-            self.cached_tokens += finished.usage.cached_tokens;
-        }
-        self.completion_tokens += finished.usage.completion_tokens;
-        self.thought_tokens += finished.usage.thought_tokens;
-        self.drafted_tokens += finished.usage.drafted_tokens;
-        self.accepted_tokens += finished.usage.accepted_tokens;
-        // Choices run side by side: the longest is what the client waited for.
-        self.prompt = self.prompt.max(finished.timings.prompt);
-        self.predicted = self.predicted.max(finished.timings.predicted);
-    }
-
-    pub(super) fn usage(&self) -> UsageObject {
-        UsageObject {
-            prompt_tokens: self.prompt_tokens,
-            completion_tokens: self.completion_tokens,
-            total_tokens: self.prompt_tokens + self.completion_tokens,
-            prompt_tokens_details: PromptTokensDetails { cached_tokens: self.cached_tokens },
-            completion_tokens_details: (self.thought_tokens > 0)
-                .then_some(CompletionTokensDetails { reasoning_tokens: self.thought_tokens }),
-        }
-    }
-
-    pub(super) fn timings(&self) -> TimingsObject {
-        let prompt_n = self.prompt_tokens - self.cached_tokens;
-        let predicted_n = self.completion_tokens;
-        let has_drafts = self.drafted_tokens > 0;
-        TimingsObject {
-            cache_n: self.cached_tokens,
-            prompt_n,
-            prompt_ms: milliseconds(self.prompt),
-            prompt_per_token_ms: ratio(milliseconds(self.prompt), prompt_n as f64),
-            prompt_per_second: ratio(prompt_n as f64, self.prompt.as_secs_f64()),
-            predicted_n,
-            predicted_ms: milliseconds(self.predicted),
-            predicted_per_token_ms: ratio(milliseconds(self.predicted), predicted_n as f64),
-            predicted_per_second: ratio(predicted_n as f64, self.predicted.as_secs_f64()),
-            draft_n: has_drafts.then_some(self.drafted_tokens),
-            draft_n_accepted: has_drafts.then_some(self.accepted_tokens),
-        }
-    }
-}
-
-/// In microsecond steps, which is the resolution of the clock.
-fn milliseconds(time: Duration) -> f64 {
-    time.as_micros() as f64 / 1e3
-}
-
-/// JSON has no infinities.
-fn ratio(a: f64, b: f64) -> f64 {
-    if b > 0.0 { a / b } else { 0.0 }
 }

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan};
+use model_boss_engine::text::{ChannelPlan, Conversation, NoContent, TemplateValue, ThinkingPlan, date_variables};
 use model_boss_engine::tools::{CallIds, ToolChoice, ToolFormat, ToolParser, ToolPlan, behind_spelled_thoughts};
 use model_boss_protocol::{ApiError, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
 use serde::Serialize;
@@ -26,6 +26,7 @@ use super::form::{Form, compiled, form};
 use super::generate::answer;
 use super::images::{ChatAsked, ChatInput, ChatPrompt, SentImages};
 use super::message::{ChatMessage, MessageContent, joined};
+use super::native::told;
 use super::options::{GenerateOptions, MOST_LOGPROBS};
 use super::plan::AnswerPlan;
 use super::tools;
@@ -80,6 +81,7 @@ struct ChatDraft {
 pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
     let ChatDraft { asked, mut options, logprobs, form, tools, answer, begun } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
+    options.look_up(serving).await?;
     let format = serving.text.facts.tools.format;
     let prompt = asked.prompt(worker);
     let grammar = async {
@@ -106,13 +108,18 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
         options.stop.push(NEXT_TURN.to_owned());
     }
     let prompt: Arc<[u32]> = tokens.into();
+    let works: Vec<_> =
+        (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect();
+    let verbose = told(worker, &works, &options);
     Ok(AnswerPlan {
-        works: (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect(),
+        works,
         choices_per_prompt: options.choices,
         shape: ApiShape::Chat,
         stream: options.stream,
         usage: options.usage,
         short_ids: format.ids() == CallIds::Short,
+        extras: options.extras,
+        verbose,
     })
 }
 
@@ -121,6 +128,9 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
     options.adapter = serving.adapters.asked(&worker.spec.model, fields.model().as_deref())?;
+    if fields.get::<String>("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::invalid("suffix", "'suffix' is for /v1/completions and /infill").into());
+    }
     let logprobs = wanted_logprobs(&fields)?;
     let input = conversation(&fields, worker, &serving.text.facts)?;
     let begun_by_client = input.conversation.begun.clone();
@@ -209,6 +219,9 @@ pub(super) fn conversation(
     for (name, value) in tools::variables(text.tools.format, offered.as_deref()) {
         variables.entry(name.to_owned()).or_insert_with(|| value.into());
     }
+    for (name, date) in date_variables() {
+        variables.entry(name.to_owned()).or_insert_with(|| date.into());
+    }
     // The variable that gpt-oss and others read.
     if let Some(effort) = fields.get::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort".to_owned()).or_insert_with(|| effort.into());
@@ -230,6 +243,21 @@ fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<
     const FLAG: &str = "continue_final_message";
     let wanted = fields.get::<bool>(FLAG)?;
     let may_go_on = messages.len() > 1 && messages.last().is_some_and(ChatMessage::may_go_on);
+    if let ([.., before, _], true, None) = (messages.as_slice(), may_go_on, wanted)
+        && before.may_go_on()
+    {
+        let message = format!(
+            "two messages of the assistant are last, and which of them goes on is open; send one, or say it by '{FLAG}'"
+        );
+        return Err(ApiError::invalid("messages", message));
+    }
+    if wanted == Some(true)
+        && fields.is_given("add_generation_prompt")
+        && fields.get("add_generation_prompt")? == Some(true)
+    {
+        let message = format!("'{FLAG}' and 'add_generation_prompt' are both true; send one of them");
+        return Err(ApiError::invalid(FLAG, message));
+    }
     match wanted {
         Some(false) => Ok(None),
         Some(true) if !may_go_on => {

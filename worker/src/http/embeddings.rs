@@ -60,6 +60,50 @@ enum EmbeddingInput {
     Texts(Vec<String>),
     Tokens(Vec<u32>),
     TokenLists(Vec<Vec<u32>>),
+    /// llama-server's objects, among texts.
+    Object(InputText),
+    Objects(Vec<InputText>),
+}
+
+/// A text, alone or in an object of llama-server's.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text, or an object with 'prompt_string' or 'content'")]
+enum InputText {
+    Plain(String),
+    Prompt {
+        prompt_string: String,
+        #[serde(default)]
+        multimodal_data: Vec<serde_json::Value>,
+    },
+    Parts {
+        content: Vec<InputTextPart>,
+    },
+}
+
+/// A part of a text.
+#[derive(Deserialize)]
+struct InputTextPart {
+    r#type: String,
+    text: Option<String>,
+}
+
+impl InputText {
+    fn text(self) -> Result<String, ApiError> {
+        let refused = || {
+            let message =
+                "'input' has images, and models of the category 'embedding' read texts only; ask one of 'vision'";
+            ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("input")
+        };
+        match self {
+            Self::Plain(text) => Ok(text),
+            Self::Prompt { prompt_string, multimodal_data } if multimodal_data.is_empty() => Ok(prompt_string),
+            Self::Prompt { .. } => Err(refused()),
+            Self::Parts { content } => content
+                .into_iter()
+                .map(|part| part.text.filter(|_| part.r#type == "text").ok_or_else(refused))
+                .collect(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
@@ -159,6 +203,10 @@ fn draft(worker: &WorkerState, body: &[u8]) -> Result<EmbeddingDraft, ErrorAnswe
     let input = match fields.require::<EmbeddingInput>("input")? {
         EmbeddingInput::Text(text) => DraftInput::Texts(vec![text]),
         EmbeddingInput::Texts(texts) => DraftInput::Texts(texts),
+        EmbeddingInput::Object(object) => DraftInput::Texts(vec![object.text()?]),
+        EmbeddingInput::Objects(objects) => {
+            DraftInput::Texts(objects.into_iter().map(InputText::text).collect::<Result<_, _>>()?)
+        }
         EmbeddingInput::Tokens(tokens) => DraftInput::Tokens(vec![tokens]),
         EmbeddingInput::TokenLists(lists) => DraftInput::Tokens(lists),
     };

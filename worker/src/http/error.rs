@@ -5,7 +5,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use model_boss_engine::WorkError;
-use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, PromptLength};
 use tracing::error;
 
 use crate::text::TextFailure;
@@ -53,8 +53,9 @@ impl IntoResponse for ErrorAnswer {
 pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
     let message = error.to_string();
     match error {
-        WorkError::ContextLengthExceeded { .. } => {
-            ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(prompt)
+        WorkError::ContextLengthExceeded { prompt: tokens, context } => {
+            let length = PromptLength { prompt: *tokens, context: *context };
+            ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(prompt).with_length(length)
         }
         WorkError::EmptyPrompt | WorkError::UnknownToken { .. } | WorkError::MisplacedImages => {
             ApiError::invalid(prompt, message)

@@ -27,7 +27,7 @@ const RESPONSE_FORMAT: &str = "response_format";
 /// The form that a request demands, if it does.
 pub(super) fn form(fields: &RequestFields<'_>) -> Result<Option<Form>, ApiError> {
     let mut found = response_format(fields)?;
-    for demand in DEMANDS.into_iter().filter(|demand| demand.is_met_here && demand.is_in(|name| fields.text(name))) {
+    for demand in DEMANDS.into_iter().filter(|demand| demand.is_form && demand.is_in(|name| fields.text(name))) {
         let form = of_field(fields, demand.field)?;
         if let Some(first) = &found {
             let (first, second) = (&first.field, demand.field);

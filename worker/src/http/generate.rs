@@ -6,15 +6,18 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{Finished, Reply, SequenceEvent, Work};
+use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::gone::engine_gone as unanswered;
 use crate::state::{Serving, WorkerState};
 
-use super::answer::{CallObject, Choice, Envelope, Said, UsageTally, Whole, logprobs};
+use super::answer::{ApiShape, CallObject, Choice, Envelope, Said, Whole, logprobs};
 use super::error::{ErrorAnswer, work_error};
+use super::native_answer::{NativeAnswer, NativeText};
 use super::plan::{AnswerPlan, ChoiceEvents};
 use super::stream::EventStream;
+use super::tally::UsageTally;
 
 struct ChoiceReply {
     choice: usize,
@@ -40,7 +43,7 @@ pub(super) async fn answer(
 ) -> Result<Response, ErrorAnswer> {
     let wanted: Vec<bool> = plan.works.iter().map(|work| work.logprobs.is_some()).collect();
     let prompts = plan.works.iter().step_by(plan.choices_per_prompt.max(1));
-    let prompt_tokens = prompts.map(|work| work.prompt.len()).sum();
+    let prompt_tokens = prompts.map(|work| work.prompt.len()).collect();
     let adapter = plan.works.first().and_then(|work| work.adapter.as_ref());
     let answering = serving.adapters.answering(&worker.spec.model, adapter);
     let (sender, mut events) = unbounded_channel();
@@ -91,6 +94,7 @@ async fn whole(
         let Some((index, event)) = events.recv().await else { return Err(unanswered().await.into()) };
         let choice = &mut choices[index];
         match event {
+            SequenceEvent::Evaluating { .. } => {}
             SequenceEvent::Started { prompt_logprobs, .. } => {
                 choice.text.push_str(shape.echo(index / plan.choices_per_prompt));
                 choice.logprobs = prompt_logprobs;
@@ -110,11 +114,21 @@ async fn whole(
             SequenceEvent::Failed(error) => return Err(work_error(&error, shape.prompt_field()).into()),
         }
     }
+    if let ApiShape::Native(native) = shape {
+        return Ok(native_whole(native, plan.choices_per_prompt, choices));
+    }
     let mut tally = UsageTally::default();
+    let mut verbose = None;
     let mut answered = Vec::with_capacity(choices.len());
     for (index, choice) in choices.into_iter().enumerate() {
         let Some(finished) = choice.finished else { continue };
         tally.add(&finished, index.is_multiple_of(plan.choices_per_prompt));
+        if let Some(native) = plan.verbose.as_ref().filter(|_| index == 0) {
+            let text = NativeText::of(choice.text.clone(), Vec::new());
+            let mut alone = UsageTally::default();
+            alone.add(&finished, true);
+            verbose = Some(native.last((0, 0), text, &finished, &alone.timings()));
+        }
         let logprobs = logprobs(shape, wanted[index], choice.logprobs, &mut 0);
         let thoughts = Some(choice.thoughts).filter(|thoughts| !thoughts.is_empty());
         let said = Said { thoughts, text: choice.text, calls: choice.calls };
@@ -123,5 +137,25 @@ async fn whole(
     let mut object = envelope.object(shape, Whole::Yes, answered);
     object.usage = Some(Some(tally.usage()));
     object.timings = Some(tally.timings());
+    object.verbose = verbose;
     Ok(axum::Json(object).into_response())
+}
+
+/// Whole answers in llama-server's own shape: a list where there are several.
+fn native_whole(native: &NativeAnswer, choices_per_prompt: usize, choices: Vec<Collected>) -> Response {
+    let answer = |(index, choice): (usize, Collected)| {
+        let finished = choice.finished?;
+        let mut tally = UsageTally::default();
+        tally.add(&finished, true);
+        let text = NativeText::of(choice.text, choice.logprobs);
+        Some(native.last((index / choices_per_prompt, index), text, &finished, &tally.timings()))
+    };
+    let mut answers: Vec<Value> = choices.into_iter().enumerate().filter_map(answer).collect();
+    match (native.is_list, answers.pop()) {
+        (false, Some(only)) => axum::Json(only).into_response(),
+        (_, last) => {
+            answers.extend(last);
+            axum::Json(answers).into_response()
+        }
+    }
 }

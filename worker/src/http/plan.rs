@@ -6,7 +6,9 @@ use model_boss_protocol::{ApiError, headers};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::answer::ApiShape;
+use super::native_answer::NativeAnswer;
 use super::options::UsageIn;
+use super::progress::AnswerExtras;
 
 /// The properties of an answer that are known before its first token.
 pub(super) struct AnswerPlan {
@@ -19,6 +21,10 @@ pub(super) struct AnswerPlan {
     pub(super) usage: UsageIn,
     /// Whether identifiers of calls have nine letters and digits.
     pub(super) short_ids: bool,
+    /// The reports inside the answer.
+    pub(super) extras: AnswerExtras,
+    /// The description of the request, where `__verbose` is wanted.
+    pub(super) verbose: Option<NativeAnswer>,
 }
 
 impl AnswerPlan {

@@ -15,7 +15,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::adapters::LARGEST_ADAPTER;
 use super::error::{ErrorAnswer, LARGEST_BODY};
 use super::{
-    adapters, chat, completions, deadline, embeddings, info, rerank, score, speech, tei, tokens, transcripts, vision,
+    adapters, chat, completions, deadline, embeddings, infill, info, native, rerank, score, speech, tei, tokens,
+    transcripts, vision,
 };
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
@@ -44,6 +45,8 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         _ => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))
+            .route("/completion", post(native::complete))
+            .route("/infill", post(infill::complete))
             .route("/apply-template", post(chat::apply_template))
             .route("/adapters", get(adapters::list))
             .route("/adapters/{name}", adapter_orders()),

@@ -3,18 +3,23 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Bytes;
 use http_body::{Body, Frame};
-use model_boss_engine::SequenceEvent;
+use model_boss_engine::{Finished, SequenceEvent};
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, sse};
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::answer::{CallObject, Choice, Envelope, Object, UsageObject, UsageTally, Whole, logprobs};
+use super::answer::{ApiShape, CallObject, Choice, Envelope, Object, Whole, logprobs};
 use super::error::work_error;
+use super::native_answer::{NativeAnswer, NativeText};
 use super::options::UsageIn;
 use super::plan::{AnswerPlan, ChoiceEvents};
+use super::progress::ChoiceProgress;
+use super::tally::{UsageObject, UsageTally};
 use crate::gone::ENGINE_GONE;
 
 /// The body of a streamed answer. Dropped when the client disconnects, which ends its sequences.
@@ -26,6 +31,12 @@ pub(super) struct EventStream {
     offsets: Vec<usize>,
     envelope: Envelope,
     tally: UsageTally,
+    /// Per choice: its progress.
+    progress: Vec<ChoiceProgress>,
+    /// Per choice: whether its first chunk was sent.
+    opened: Vec<bool>,
+    /// Per choice: whether its text has a line break.
+    has_new_line: Vec<bool>,
     /// The tokens of all prompts together.
     prompt_tokens: usize,
     /// Those of them that did not have to be evaluated, as far as is known.
@@ -38,12 +49,14 @@ pub(super) struct EventStream {
     left: usize,
     events: ChoiceEvents,
     ready: VecDeque<Bytes>,
+    /// The description of the request, for the next chunk.
+    verbose: Option<Value>,
 }
 
 impl EventStream {
     pub(super) fn new(
         plan: AnswerPlan,
-        (wanted, prompt_tokens): (Vec<bool>, usize),
+        (wanted, prompts): (Vec<bool>, Vec<usize>),
         envelope: Envelope,
         (index, event): (usize, SequenceEvent),
         events: ChoiceEvents,
@@ -51,12 +64,19 @@ impl EventStream {
         let (offsets, left) = (vec![0; wanted.len()], wanted.len());
         let (sampled, tally, ready) = (offsets.clone(), UsageTally::default(), VecDeque::new());
         let called = vec![false; wanted.len()];
+        let per_prompt = plan.choices_per_prompt.max(1);
+        let of_choice = |choice: usize| prompts.get(choice / per_prompt).copied().unwrap_or_default();
+        let progress = (0..left).map(|choice| ChoiceProgress::of(of_choice(choice))).collect();
+        let prompt_tokens = prompts.iter().sum();
         let mut stream = Self {
             plan,
             wanted,
             offsets,
             envelope,
             tally,
+            progress,
+            opened: called.clone(),
+            has_new_line: called.clone(),
             prompt_tokens,
             cached_tokens: 0,
             sampled,
@@ -64,6 +84,7 @@ impl EventStream {
             left,
             events,
             ready,
+            verbose: None,
         };
         stream.take(index, event);
         stream
@@ -71,9 +92,21 @@ impl EventStream {
 
     /// Turns one event of a choice into chunks of the stream.
     fn take(&mut self, index: usize, event: SequenceEvent) {
+        self.note_progress(index, &event);
+        if let ApiShape::Native(native) = &self.plan.shape {
+            let native = Arc::clone(native);
+            return self.take_native(&native, index, event);
+        }
         let shape = &self.plan.shape;
         let wanted = self.wanted[index];
         let choice = match event {
+            SequenceEvent::Evaluating { .. } => {
+                if *shape == ApiShape::Chat && !std::mem::replace(&mut self.opened[index], true) {
+                    let first = Choice::first(shape, index, "", None);
+                    first.into_iter().for_each(|first| self.write_choice(first));
+                }
+                return self.write_progress(index);
+            }
             SequenceEvent::Started { prompt_logprobs, cached_tokens } => {
                 if index.is_multiple_of(self.plan.choices_per_prompt) {
                     self.cached_tokens += cached_tokens;
@@ -81,7 +114,9 @@ impl EventStream {
                 let prompt_logprobs = (!prompt_logprobs.is_empty())
                     .then(|| logprobs(shape, wanted, prompt_logprobs, &mut self.offsets[index]))
                     .flatten();
-                Choice::first(shape, index, shape.echo(index / self.plan.choices_per_prompt), prompt_logprobs)
+                let is_open = std::mem::replace(&mut self.opened[index], true);
+                let echo = shape.echo(index / self.plan.choices_per_prompt);
+                Choice::first(shape, index, echo, prompt_logprobs).filter(|_| !is_open)
             }
             SequenceEvent::Thought { text, sampled } => {
                 self.sampled[index] = sampled;
@@ -100,7 +135,9 @@ impl EventStream {
                 self.sampled[index] = finished.usage.completion_tokens;
                 self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
                 self.left -= 1;
-                Some(Choice::last(shape, index, &finished, self.called[index]))
+                let last = Choice::last(shape, index, &finished, self.called[index]);
+                self.note_verbose(index, &finished);
+                Some(last)
             }
             SequenceEvent::Failed(error) => return self.fail(&work_error(&error, shape.prompt_field())),
         };
@@ -113,7 +150,12 @@ impl EventStream {
     }
 
     fn write_choice(&mut self, choice: Choice) {
+        let index = choice.index();
         let mut object = self.envelope.object(&self.plan.shape, Whole::No, vec![choice]);
+        object.verbose = self.verbose.take();
+        if self.plan.extras.timings_per_token && self.progress[index].has_sampled() {
+            object.timings = Some(self.progress[index].timings());
+        }
         match self.plan.usage {
             UsageIn::EveryChunk => {
                 let prompt = (self.prompt_tokens, self.cached_tokens);
@@ -124,6 +166,83 @@ impl EventStream {
             UsageIn::Nothing => {}
         }
         self.ready.push_back(event(&object));
+    }
+
+    /// Sends a report on the prompt.
+    fn write_progress(&mut self, index: usize) {
+        let silent = Choice::silent(&self.plan.shape, index);
+        let mut object = self.envelope.object(&self.plan.shape, Whole::No, vec![silent]);
+        object.prompt_progress = Some(self.progress[index].report());
+        object.timings = self.plan.extras.timings_per_token.then(|| self.progress[index].timings());
+        self.ready.push_back(event(&object));
+    }
+
+    fn note_progress(&mut self, index: usize, event: &SequenceEvent) {
+        let progress = &mut self.progress[index];
+        match event {
+            SequenceEvent::Evaluating { cached_tokens, evaluated } => progress.evaluating(*cached_tokens, *evaluated),
+            SequenceEvent::Started { cached_tokens, .. } => progress.started(*cached_tokens),
+            SequenceEvent::Thought { sampled, .. }
+            | SequenceEvent::Text { sampled, .. }
+            | SequenceEvent::Call { sampled, .. } => progress.sampled(*sampled),
+            SequenceEvent::Finished(_) | SequenceEvent::Failed(_) => {}
+        }
+    }
+
+    /// Describes the request in the first answer's last chunk, where that is wanted.
+    fn note_verbose(&mut self, index: usize, finished: &Finished) {
+        if let Some(native) = self.plan.verbose.as_ref().filter(|_| index == 0) {
+            let mut alone = UsageTally::default();
+            alone.add(finished, true);
+            self.verbose = Some(native.last((0, 0), NativeText::default(), finished, &alone.timings()));
+        }
+    }
+
+    /// Turns one event of a choice into events of llama-server's own shape. No marker ends such a stream.
+    fn take_native(&mut self, native: &NativeAnswer, index: usize, taken: SequenceEvent) {
+        let (prompt_tokens, timed) = (self.progress[index].prompt_tokens(), self.plan.extras.timings_per_token);
+        match taken {
+            SequenceEvent::Evaluating { .. } => {
+                let mut piece = native.piece(index, NativeText::default(), prompt_tokens, 0);
+                piece["prompt_progress"] = json!(self.progress[index].report());
+                if timed {
+                    piece["timings"] = json!(self.progress[index].timings());
+                }
+                self.ready.push_back(event(&piece));
+            }
+            SequenceEvent::Text { text, logprobs, sampled } => {
+                self.has_new_line[index] |= text.contains('\n');
+                // An event has one token. The text of those that came together is beside the last.
+                let count = logprobs.len().max(1);
+                let mut tokens = logprobs.into_iter();
+                for behind in (0..count).rev() {
+                    let content = if behind == 0 { text.clone() } else { String::new() };
+                    let said = NativeText { content, tokens: tokens.next().into_iter().collect(), has_new_line: false };
+                    let mut piece = native.piece(index, said, prompt_tokens, sampled - behind.min(sampled));
+                    if timed {
+                        piece["timings"] = json!(self.progress[index].timings());
+                    }
+                    self.ready.push_back(event(&piece));
+                }
+            }
+            SequenceEvent::Finished(finished) => {
+                let mut alone = UsageTally::default();
+                alone.add(&finished, true);
+                let said = NativeText { has_new_line: self.has_new_line[index], ..NativeText::default() };
+                let place = (index / self.plan.choices_per_prompt, index);
+                self.left -= 1;
+                self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
+                let mut last = native.last(place, said, &finished, &alone.timings());
+                if self.left == 0 && self.wanted.len() > 1 {
+                    // The coordinator counts by the end of a stream, which is only one answer's here.
+                    last["usage"] = json!(self.tally.usage());
+                }
+                self.ready.push_back(event(&last));
+            }
+            SequenceEvent::Failed(error) => self.fail(&work_error(&error, self.plan.shape.prompt_field())),
+            // Completions have no thoughts and no calls.
+            SequenceEvent::Started { .. } | SequenceEvent::Thought { .. } | SequenceEvent::Call { .. } => {}
+        }
     }
 
     fn end(&mut self) {

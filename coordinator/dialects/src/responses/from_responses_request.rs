@@ -8,7 +8,7 @@ use super::refusal::ResponsesRefusal;
 use crate::{ContextWish, Names, response_format};
 
 /// Fields of a chat, each with the field of a request that holds the same value.
-pub(super) const FIELDS: [(&str, &str); 24] = [
+pub(super) const FIELDS: [(&str, &str); 26] = [
     ("model", "model"),
     ("stream", "stream"),
     ("max_tokens", "max_output_tokens"),
@@ -34,6 +34,8 @@ pub(super) const FIELDS: [(&str, &str); 24] = [
     ("logit_bias", "logit_bias"),
     ("cache_prompt", "cache_prompt"),
     ("cache_salt", "cache_salt"),
+    ("timings_per_token", "timings_per_token"),
+    ("return_progress", "return_progress"),
 ];
 
 /// Services of OpenAI's own servers, by the field that asks for one, with the remedy.

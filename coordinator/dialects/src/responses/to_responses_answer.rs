@@ -32,6 +32,8 @@ pub struct ResponsesFromChat {
     size: usize,
     finish: Option<String>,
     usage: Value,
+    /// llama-server's times, as the last chunk has them.
+    timings: Value,
     ended: bool,
 }
 
@@ -161,6 +163,7 @@ impl ResponsesFromChat {
             size: 0,
             finish: None,
             usage: Value::Null,
+            timings: Value::Null,
             ended: false,
         }
     }
@@ -267,7 +270,15 @@ impl ResponsesFromChat {
         if item.kind == ItemKind::Text {
             event["logprobs"] = json!(new);
         }
+        self.time(&mut event);
         self.tell(&name, event, out);
+    }
+
+    /// Adds llama-server's times to an event.
+    fn time(&self, event: &mut Value) {
+        if self.timings.is_object() {
+            event["timings"] = self.timings.clone();
+        }
     }
 
     /// Ends those of these items that are open.
@@ -354,6 +365,13 @@ impl ResponsesFromChat {
             self.usage = chunk["usage"].clone();
         }
         self.begin(out);
+        self.timings = chunk["timings"].clone();
+        if chunk["prompt_progress"].is_object() {
+            let mut event = json!({ "response": self.response("in_progress") });
+            event["prompt_progress"] = chunk["prompt_progress"].clone();
+            self.time(&mut event);
+            return self.tell("response.in_progress", event, out);
+        }
         let choice = &chunk["choices"][0];
         self.take(choice, &choice["delta"], out);
         if self.size > LONGEST || self.output.len() > MOST_ITEMS {
@@ -424,7 +442,9 @@ impl Reshape for ResponsesFromChat {
             self.begin(&mut out);
             let response = self.finish(&mut out);
             let name = format!("response.{}", self.status());
-            self.tell(&name, json!({ "response": response }), &mut out);
+            let mut event = json!({ "response": response });
+            self.time(&mut event);
+            self.tell(&name, event, &mut out);
         }
         Bytes::from(out)
     }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::common::{AnswerTimings, Numbers, OneOrSeveralTexts, RequestOwnFields, UsageBody};
+use super::common::{AnswerTimings, OneOrSeveralTexts, RequestOwnFields, UsageBody};
 
 /// A chat. Fields that are not listed are passed on to the engine or provider that answers.
 #[derive(Debug, JsonSchema)]
@@ -108,14 +108,36 @@ pub struct SamplingFields {
     pub top_k: Option<i64>,
     /// The least probability, relative to that of the likeliest token.
     pub min_p: Option<f64>,
+    /// The share of tokens of expected surprise that are kept.
+    pub typical_p: Option<f64>,
+    /// The standard deviations below the highest logit that are kept; off where not positive.
+    pub top_n_sigma: Option<f64>,
+    /// The chance that the likeliest tokens are removed.
+    pub xtc_probability: Option<f64>,
+    /// The probability from which a token counts as likely for that.
+    pub xtc_threshold: Option<f64>,
+    /// The weight of the penalty on repeated runs; off where not positive.
+    pub dry_multiplier: Option<f64>,
+    /// The factor of that penalty for each further token.
+    pub dry_base: Option<f64>,
+    /// The longest run that may be repeated.
+    pub dry_allowed_length: Option<i64>,
+    /// The tokens that are searched for runs; -1 for all.
+    pub dry_penalty_last_n: Option<i64>,
+    /// The texts over which no run goes.
+    pub dry_sequence_breakers: Option<Vec<String>>,
+    /// The tokens at the end of the text that penalties look at; -1 for all.
+    pub repeat_last_n: Option<i64>,
+    /// Tokens that filters leave at least.
+    pub min_keep: Option<i64>,
     /// The seed of random numbers.
     pub seed: Option<i64>,
     /// Texts that end the answer.
     pub stop: Option<OneOrSeveralTexts>,
     /// The number of answers.
     pub n: Option<i64>,
-    /// Numbers that are added to the logits of tokens.
-    pub logit_bias: Option<Numbers>,
+    /// Numbers that are added to the logits of tokens, by token or as pairs; `false` forbids a token.
+    pub logit_bias: Option<Value>,
     /// The penalty for tokens that occurred.
     pub presence_penalty: Option<f64>,
     /// The penalty for each time that a token occurred.

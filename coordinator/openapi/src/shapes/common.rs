@@ -1,7 +1,5 @@
 //! Fields that requests of several APIs share, and the bodies about tokens.
 
-use std::collections::BTreeMap;
-
 use model_boss_protocol::{KeepAlive, Priority};
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
@@ -134,6 +132,3 @@ pub struct DetokenizedText {
     /// The same text.
     pub prompt: String,
 }
-
-/// Numbers by name.
-pub(super) type Numbers = BTreeMap<String, f64>;

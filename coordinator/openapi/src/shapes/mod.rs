@@ -7,6 +7,7 @@ mod common;
 mod errors;
 mod hearing;
 mod judging;
+mod llama;
 mod ollama;
 mod responses;
 mod speech;
@@ -21,6 +22,10 @@ pub use errors::{AnthropicErrorBody, OllamaErrorBody};
 pub use hearing::{Transcription, TranscriptionEvent, TranscriptionRequest};
 pub use judging::{
     Classes, ClassifyRequest, PredictRequest, PredictedLabels, RankedAnswer, RerankRequest, ScoreRequest, Scores,
+};
+pub use llama::{
+    ConversationRequest, InfillFile, InfillRequest, NativeCompletion, NativeCompletionRequest, NativeCompletions,
+    RenderedPrompt,
 };
 pub use ollama::{
     OllamaChatAnswer, OllamaChatRequest, OllamaEmbedAnswer, OllamaEmbedRequest, OllamaEmbeddingAnswer,

@@ -5,6 +5,7 @@ mod anthropic;
 mod errors;
 mod jobs;
 mod leases;
+mod llama;
 mod models;
 mod ollama;
 mod orders;
@@ -22,6 +23,7 @@ pub(super) use jobs::{
 pub(super) use leases::{
     acquire_lease, cancel_lease, lease, lease_orders, leases, release_lease, renew_leases, resize_lease,
 };
+pub(super) use llama::{apply_template, bare_completions, chat_tokens, infill, model_slots, native_completion, props};
 pub(super) use models::{
     chat_completions, classify, completions, detokenize, embed, embed_all, embeddings, model, models, predict, rerank,
     reranking, score, tokenize, transcriptions, translations,
@@ -34,7 +36,7 @@ pub(super) use orders::{
     cancel_request, change_config, device_orders, load, load_adapter, model_orders, plan, unload, unload_adapter,
 };
 pub(super) use pulls::{cancel_pull, pulls, start_pull};
-pub(super) use responses::{create_response, delete_response, response, response_orders};
+pub(super) use responses::{create_response, delete_response, response, response_orders, response_tokens};
 pub(super) use speech::{speech, voices};
 pub(super) use views::{
     access, clients, config, dashboard_file, decisions, devices, events, health, history, keys, live, logs, metrics,

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 
 use super::models::{EVENTS, asked};
 use super::parameters::by_a_client;
+use crate::api::inference::llama::TokenCount;
 
 const ID: &str = "The id of a response.";
 
@@ -46,6 +47,12 @@ pub(crate) fn create_response() -> Operation {
         .passes_stream::<ResponsesEvent>(EVENTS)
         .see(&["dialects.md#openais-responses"])
         .status_of_engines()
+}
+
+/// `POST /v1/responses/input_tokens`.
+pub(crate) fn response_tokens() -> Operation {
+    let text = "the number of tokens of the prompt that a response would have";
+    asked::<ResponsesRequestBody, TokenCount>(Tag::Models, "count_response_tokens", text).status_of_engines()
 }
 
 fn stored(id: &'static str, text: &'static str) -> Operation {

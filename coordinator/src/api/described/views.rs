@@ -112,6 +112,8 @@ pub(crate) fn metrics() -> Operation {
             "names",
             "Whose names of metrics: `model_boss`, `vllm` and `llamacpp`, with commas; all by default.",
         )
+        .query::<String>("model", "One model, whose figures are shown by llama-server's names and without labels.")
+        .errors(&[ErrorCode::ModelNotFound])
 }
 
 /// `GET /api/v1/health`.

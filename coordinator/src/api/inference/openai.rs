@@ -15,7 +15,7 @@ use model_boss_http::body::{OpenBody, RequestBody};
 use model_boss_http::form::FormBody;
 use model_boss_http::headers::THINKING;
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
-use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority, RequestId};
+use model_boss_protocol::{ApiError, Category, ClientId, Priority, RequestId};
 use model_boss_tasks::{NameQuestion, Resolved};
 use model_boss_traces::AskedFacts;
 use tokio::time::{Instant, timeout};
@@ -27,6 +27,7 @@ use super::answer::{Answer, Content, Served, obtain};
 use super::answer_form::{AnswerForm, speech_form};
 use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::marks::{Marks, piece_headers};
+use super::meant::{is_of, only_model, own_category};
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
@@ -34,9 +35,6 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
-
-/// The name of the model that requests without a name are for.
-const DEFAULT_MODEL: &str = "default";
 
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
@@ -52,13 +50,18 @@ const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
 const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
 
 /// `POST /v1/chat/completions`.
-pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/chat/completions", Category::Llm)).await
 }
 
 /// `POST /v1/completions`.
 pub(crate) async fn completions(call: Call) -> Result<Response, ApiError> {
     infer(call, InferenceRoute::at("/v1/completions", Category::Llm)).await
+}
+
+/// The same of a body that was read already.
+pub(super) async fn completions_of(call: Call, body: RequestBody) -> Result<Response, ApiError> {
+    infer_body(call, body, InferenceRoute::at("/v1/completions", Category::Llm)).await
 }
 
 /// `POST /v1/embeddings`: of texts, and of images by models that read both.
@@ -105,7 +108,8 @@ pub(super) struct InferenceRoute {
     category: Option<Category>,
     /// Another category whose models answer it, too.
     other: Option<Category>,
-    /// Whether a request that names no model is for the only one of the category.
+    /// Whether a request that names no model is for the only one of the category; of those that write texts, where the
+    /// route has no category.
     may_be_unnamed: bool,
     /// The client's wish about a context that is too small.
     context: ContextWish,
@@ -113,6 +117,8 @@ pub(super) struct InferenceRoute {
     is_translated: bool,
     /// Whether its body is a form with a file.
     is_form: bool,
+    /// Whether only models of this machine have the route.
+    is_local: bool,
 }
 
 impl InferenceRoute {
@@ -123,12 +129,21 @@ impl InferenceRoute {
 
     /// A question about the vocabulary of the model that is named.
     pub(super) fn about_tokens(path: &'static str) -> Self {
-        Self::of(path, None)
+        Self::of(path, None).unnamed()
     }
 
     fn of(path: &'static str, category: Option<Category>) -> Self {
         let context = ContextWish::default();
-        Self { path, category, other: None, may_be_unnamed: false, context, is_translated: false, is_form: false }
+        Self {
+            path,
+            category,
+            other: None,
+            may_be_unnamed: false,
+            context,
+            is_translated: false,
+            is_form: false,
+            is_local: false,
+        }
     }
 
     /// The same question, which models of this category answer, too.
@@ -139,6 +154,11 @@ impl InferenceRoute {
     /// The same question in a form with a file.
     pub(super) const fn form(self) -> Self {
         Self { is_form: true, ..self }
+    }
+
+    /// The same question, which no provider answers.
+    pub(super) const fn here(self) -> Self {
+        Self { is_local: true, ..self }
     }
 
     /// The same question by clients whose API has no names of models.
@@ -158,9 +178,10 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 }
 
 /// Serves a request whose body was read, or made, already.
-async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form } = asked;
-    let only = category.filter(|_| may_be_unnamed);
+pub(super) async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form, is_local } =
+        asked;
+    let only = may_be_unnamed.then(|| category.unwrap_or(Category::Llm));
     let request_id = call.request_id();
     let trace = call.trace();
     let Call { context, request, .. } = call;
@@ -176,6 +197,11 @@ async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Res
         _ => AnswerForm::Whole,
     };
     admit(&context, &resolved)?;
+    if is_local {
+        // The answer of a model of another rung would differ in more than its text.
+        resolved.permit = resolved.permit.first_only();
+        own_category(&context, &resolved.ladder().first.target)?;
+    }
     let category = match category {
         Some(category) => match other {
             // The model that is asked first decides; no other rung has vectors that can be compared with its own.
@@ -258,27 +284,6 @@ fn admit(context: &Context, resolved: &Resolved) -> Result<(), ApiError> {
     if others.is_empty() { first } else { Ok(()) }
 }
 
-/// Whether a rung is a model of this machine of this category.
-fn is_of(context: &Context, target: &Target, category: Category) -> bool {
-    match target {
-        Target::Local(id) => {
-            context.catalog.current().get(id).is_some_and(|model| model.description.category == category)
-        }
-        Target::Cloud { .. } => false,
-    }
-}
-
-/// The category of a model of this machine.
-fn own_category(context: &Context, target: &Target) -> Result<Category, ApiError> {
-    match target {
-        Target::Local(id) => Ok(context.catalog.current().get(id).map_or(Category::Llm, |m| m.description.category)),
-        Target::Cloud { provider, .. } => {
-            let message = format!("provider '{provider}' tells no tokens; ask a model of this machine");
-            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
-        }
-    }
-}
-
 /// The answer to a request that was translated from another API. Errors name the client's own fields.
 pub(super) async fn infer_translated(
     call: Call,
@@ -311,22 +316,6 @@ struct UnderstoodBody {
 /// Reads model-boss's fields of a body, and the models that its client may use (TR-1, RC-24).
 pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Result<(Peeked, Resolved), ApiError> {
     understood(context, peek(body.bytes(), head, body.limits())?)
-}
-
-/// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
-/// default.
-fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
-    let catalog = context.catalog.current();
-    let of_category = || catalog.models().filter(|model| model.description.category == category);
-    let default = catalog.find(DEFAULT_MODEL).is_some_and(|model| model.description.category == category);
-    match (of_category().next(), of_category().count()) {
-        (Some(only), 1) => Ok(Some(only.description.id.to_string())),
-        (Some(_), count) if !default => {
-            let message = format!("'model' is missing, and there are {count} models of category {category}");
-            Err(ApiError::invalid("model", message))
-        }
-        _ => Ok(None),
-    }
 }
 
 /// The meaning of a body's names.

@@ -19,6 +19,7 @@ use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::llama::{TokenCount, tokens_of_chat};
 use super::openai::{InferenceRoute, infer_translated};
 use super::reshape::reshaped;
 use crate::api::context::Context;
@@ -162,6 +163,26 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
         return Err(not_kept(ErrorCode::NotFound, &id, ""));
     }
     json(&json!({ "id": id, "object": "response", "deleted": true }))
+}
+
+/// `POST /v1/responses/input_tokens`: the length of the prompt that a response would have.
+pub(crate) async fn input_tokens(mut call: Call) -> Result<Response, ApiError> {
+    let (context, head) = (Arc::clone(&call.context), call.head());
+    let translate = move |mut body: OpenBody| {
+        let client = peek(body.bytes(), &head, body.limits())?.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
+        let asked = body.object()?;
+        let previous = previous_response(&asked).map_err(of_responses)?.map(str::to_owned);
+        let earlier = match &previous {
+            Some(previous) => items_before(&context, &client, previous, &mut body)?,
+            None => Vec::new(),
+        };
+        let request = from_responses_request(&asked, &earlier, "counted").map_err(of_responses)?;
+        body.replace(request.chat.to_string());
+        Ok((request.names, body.close()))
+    };
+    let (names, body) = call.body().await?.open(translate).await?;
+    let count = tokens_of_chat(call, body, &names).await?;
+    json(&TokenCount::of(count))
 }
 
 /// `POST /v1/responses/ID/cancel`.

@@ -42,8 +42,38 @@ impl Tail {
     }
 }
 
+/// One of several answers in llama-server's own shape.
+#[derive(Deserialize)]
+struct NativeTimes {
+    timings: Timings,
+}
+
+/// The usage of answers in a list, which come side by side: their tokens together, and the longest times.
+fn usage_of_several(answers: &[u8]) -> Option<RequestUsage> {
+    let answers: Vec<NativeTimes> = serde_json::from_slice(answers).ok()?;
+    let longest = |times: fn(&Timings) -> Option<f64>| {
+        let all = answers.iter().filter_map(|answer| times(&answer.timings));
+        milliseconds(all.reduce(f64::max))
+    };
+    let sum = |count: fn(&Timings) -> u64| answers.iter().map(|answer| count(&answer.timings)).sum::<u64>();
+    let prompt = longest(|times| times.prompt_ms);
+    Some(RequestUsage {
+        prompt_tokens: sum(|times| times.prompt_n + times.cache_n),
+        completion_tokens: sum(|times| times.predicted_n),
+        cached_tokens: Some(sum(|times| times.cache_n)),
+        drafted_tokens: sum(|times| times.draft_n),
+        accepted_tokens: sum(|times| times.draft_n_accepted),
+        first_token: prompt,
+        per_token: longest(|times| times.predicted_per_token_ms),
+        worked: prompt.zip(longest(|times| times.predicted_ms)),
+    })
+}
+
 /// The usage in a whole answer.
 pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
+    if answer.first() == Some(&b'[') {
+        return usage_of_several(answer);
+    }
     let tail = &answer[answer.len().saturating_sub(TAIL_BYTES)..];
     let counted: Option<OpenAiCounts> = last_object(tail, &USAGE);
     let timed: Option<Timings> = last_object(tail, &TIMINGS);
@@ -60,6 +90,8 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
     Some(RequestUsage {
         cached_tokens,
         worked: milliseconds(timed.prompt_ms).zip(milliseconds(timed.predicted_ms)),
+        drafted_tokens: timed.draft_n,
+        accepted_tokens: timed.draft_n_accepted,
         prompt_tokens,
         completion_tokens,
         first_token: milliseconds(timed.prompt_ms),
@@ -94,6 +126,8 @@ struct Timings {
     prompt_n: u64,
     cache_n: u64,
     predicted_n: u64,
+    draft_n: u64,
+    draft_n_accepted: u64,
     prompt_ms: Option<f64>,
     predicted_ms: Option<f64>,
     predicted_per_token_ms: Option<f64>,
@@ -150,6 +184,16 @@ mod tests {
         }
         tail.push(Bytes::from_static(b"data: {\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\n"));
         assert_eq!(tail.usage().unwrap().completion_tokens, 2);
+    }
+
+    #[test]
+    fn en_7_answers_in_a_list_are_counted_together() {
+        let answer =
+            br#"[{"content":"a","timings":{"prompt_n":3,"cache_n":1,"predicted_n":2,"prompt_ms":4,"predicted_ms":6}},
+            {"content":"b","timings":{"prompt_n":5,"predicted_n":7,"prompt_ms":9,"predicted_ms":5}}]"#;
+        let usage = usage_in(answer).unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens), (9, 9, Some(1)));
+        assert_eq!(usage.worked, Some((Duration::from_millis(9), Duration::from_millis(6))));
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn needed(method: &str, path: &str) -> Vec<KeyScope> {
     match (method, path) {
         (_, "/" | "/dashboard/{*id}" | "/live" | "/ready" | "/health" | "/openapi.json") => vec![],
         ("GET", "/v1/audio/voices") => vec![Inference, Read],
+        ("GET", "/props" | "/slots") => vec![Inference, Read],
         ("GET", "/v1/models" | "/v1/models/{*id}" | "/api/tags" | "/api/ps" | "/api/version") => vec![Inference, Read],
         ("POST", "/api/show") => vec![Inference, Read],
         (_, path) if path.starts_with("/v1/responses") => vec![Inference],

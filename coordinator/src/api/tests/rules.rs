@@ -107,7 +107,9 @@ fn nothing(_: &str) -> Value {
 }
 
 /// Routes that only show state.
-const SHOWN: [&str; 39] = [
+const SHOWN: [&str; 41] = [
+    "/props",
+    "/slots",
     "/v1/audio/voices",
     "/",
     "/dashboard/{*id}",
@@ -155,6 +157,11 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
     table.extend([
         ("POST", "/v1/chat/completions", Asks("guide", chat)),
         ("POST", "/v1/completions", Asks("guide", prompt)),
+        ("POST", "/completions", Asks("guide", prompt)),
+        ("POST", "/completion", Asks("guide", prompt)),
+        ("POST", "/infill", Asks("guide", prompt)),
+        ("POST", "/apply-template", Asks("guide", chat)),
+        ("POST", "/v1/chat/completions/input_tokens", Asks("guide", chat)),
         ("POST", "/v1/embeddings", Asks("vectors", input)),
         ("POST", "/v1/rerank", Asks("ranks", ranked)),
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
@@ -167,6 +174,7 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/embed_all", Asks("vectors", inputs)),
         ("POST", "/predict", Asks("ranks", inputs)),
         ("POST", "/v1/responses", Asks("guide", input)),
+        ("POST", "/v1/responses/input_tokens", Asks("guide", input)),
         ("POST", "/v1/responses/{*id}", Nothing),
         ("DELETE", "/v1/responses/{*id}", Nothing),
         ("POST", "/v1/tokenize", Asks("guide", prompt)),

@@ -6,6 +6,8 @@ use super::row::{LogitRow, Weigh};
 /// One token of a text with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
+    /// The token's id.
+    pub id: u32,
     /// The token's text; not always valid on its own, then with replacement characters.
     pub text: String,
     /// The token's bytes.
@@ -19,6 +21,8 @@ pub struct TokenLogprob {
 /// A token that could have stood in a place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopLogprob {
+    /// The token's id.
+    pub id: u32,
     /// The token's text.
     pub text: String,
     /// The token's bytes.

@@ -1,9 +1,11 @@
 //! From a row of logits to a token. Knows nothing of text, batches or devices.
 //!
-//! The order is: mask, logit bias, penalties, temperature, `top_k`, `top_p`, `min_p`, draw. A token depends on the row,
-//! the parameters, the tokens of this one sequence and its own random numbers. Other sequences of the batch cannot
-//! change an answer.
+//! The order is: mask, logit bias, penalties, `dry`, `top_n_sigma`, `top_k`, `typical_p`, temperature, `top_p`,
+//! `min_p`, `xtc`, draw. `typical_p` and `xtc` look at the distribution without the temperature, as in llama.cpp's
+//! default order. A token depends on the row, the parameters, the tokens of this one sequence and its own random
+//! numbers. Other sequences of the batch cannot change an answer.
 
+mod dry;
 mod filters;
 mod logprobs;
 mod mask;
@@ -13,7 +15,9 @@ mod row;
 mod sampler;
 #[cfg(test)]
 mod tests;
+mod truncation;
 
+pub use dry::{DryBreakers, DryParams};
 pub use logprobs::{LogprobRow, TokenLogprob, TopLogprob};
 pub use mask::TokenMask;
 pub use params::SamplingParams;

@@ -47,6 +47,21 @@ impl Penalties {
         }
     }
 
+    /// Applies all three penalties by the tokens of `window` alone: prompt and answer count alike. Source: llama.cpp's
+    /// sampler `penalties`.
+    pub(super) fn apply_within(&self, window: &[u32], logits: &mut [f32]) {
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        for &token in window {
+            *counts.entry(token).or_default() += 1;
+        }
+        for (token, count) in counts {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                let divided = if *logit > 0.0 { *logit / self.repetition } else { *logit * self.repetition };
+                *logit = divided - self.presence - self.frequency * count as f32;
+            }
+        }
+    }
+
     pub(super) fn count(&mut self, token: u32) {
         if self.additive() {
             *self.answer.entry(token).or_default() += 1;

@@ -42,7 +42,7 @@ fn filters_keep_what_they_say() {
         let row = LogitRow::new(logits);
         let (_, highest) = row.best().unwrap();
         let mut out = Vec::new();
-        filters::candidates(&params, &row, Weigh::new(highest, 1.0), &mut out);
+        filters::candidates(&params, &row, Weigh::new(highest, 1.0), params.xtc_probability >= 1.0, &mut out);
         let mut tokens: Vec<_> = out.into_iter().map(|(_, token)| token).collect();
         tokens.sort_unstable();
         tokens
@@ -122,7 +122,7 @@ proptest! {
         let row = LogitRow::new(&logits);
         let weigh = Weigh::new(row.best().unwrap().1, 1.0);
         let mut fast = Vec::new();
-        filters::candidates(&SamplingParams { top_p, ..SamplingParams::default() }, &row, weigh, &mut fast);
+        filters::candidates(&SamplingParams { top_p, ..SamplingParams::default() }, &row, weigh, false, &mut fast);
         // By logit: the weights of two that differ in their last bit can be one number.
         let mut all: Vec<(f32, u32)> = logits.iter().copied().zip(0..).collect();
         all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -134,4 +134,71 @@ proptest! {
         prop_assert!(kept >= f64::from(top_p) * total * (1.0 - 1e-6) || fast.len() == all.len());
         prop_assert!(without_last <= f64::from(top_p) * total * (1.0 + 1e-6));
     }
+}
+
+#[test]
+fn en_7_every_filter_works_with_the_others() {
+    let kept = |params: SamplingParams| {
+        let logits = [0.4_f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let mut tokens = drawn(&params, &logits, 300);
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    };
+    let all = SamplingParams::default();
+    assert_eq!(kept(all.clone()), [0, 1, 2, 3]);
+    assert_eq!(kept(SamplingParams { typical_p: 0.3, ..all.clone() }), [1], "its surprise is nearest to the entropy");
+    assert_eq!(kept(SamplingParams { top_n_sigma: 1.0, ..all.clone() }), [0, 1, 2]);
+    let xtc = SamplingParams { xtc_probability: 1.0, ..all.clone() };
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.25, ..xtc.clone() }), [1, 2, 3]);
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, ..xtc.clone() }), [3]);
+    // At a low temperature the others weigh nothing beside what was removed.
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.25, temperature: 0.002, ..xtc.clone() }), [1]);
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.51, ..xtc.clone() }), [0, 1, 2, 3]);
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, xtc_probability: 0.0, ..xtc.clone() }), [0, 1, 2, 3]);
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, top_k: 2, ..xtc.clone() }), [1], "of what top_k leaves");
+    assert_eq!(kept(SamplingParams { xtc_threshold: 0.05, temperature: 0.0, ..xtc }), [0], "the most likely stays it");
+    assert_eq!(kept(SamplingParams { top_p: 0.1, min_keep: 3, ..all.clone() }), [0, 1, 2]);
+    assert_eq!(kept(SamplingParams { min_p: 0.9, min_keep: 2, ..all }), [0, 1]);
+}
+
+/// Expected values: llama.cpp's tests/test-sampling.cpp, which give probabilities.
+#[test]
+fn en_7_dry_and_windows_of_penalties_lower_logits_as_llama_cpps_do() {
+    let after = |params: SamplingParams, text: &[u32], count: usize| {
+        let mut logits = vec![0.0_f32; count];
+        Sampler::new(SamplingParams { temperature: 0.0, ..params }, text, 0).sample(&mut logits).unwrap();
+        let total: f32 = logits.iter().map(|logit| logit.exp()).sum();
+        logits.into_iter().map(|logit| logit.exp() / total).collect::<Vec<f32>>()
+    };
+    let dry = |multiplier: f32, allowed_length: usize, heads: &[u32]| SamplingParams {
+        dry: Some(DryParams {
+            multiplier,
+            base: 1.1,
+            allowed_length,
+            last_n: None,
+            breakers: std::sync::Arc::new(DryBreakers::new(heads.iter().map(|head| (*head, Vec::new())))),
+        }),
+        ..SamplingParams::default()
+    };
+    let close = |found: &[f32], expected: &[f32]| {
+        let near = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-5);
+        assert!(near && found.len() == expected.len(), "{found:?} {expected:?}");
+    };
+    close(&after(dry(1.0, 2, &[]), &[0, 1], 4), &[0.25; 4]);
+    close(&after(dry(1.0, 2, &[]), &[0, 1, 2, 0, 1], 4), &[0.296_923, 0.296_923, 0.109_232, 0.296_923]);
+    close(&after(dry(1.0, 2, &[3]), &[0, 1, 3, 4, 0, 1], 5), &[0.2; 5]);
+    close(&after(dry(2.0, 2, &[]), &[0, 1, 2, 0, 1], 5), &[0.241_818, 0.241_818, 0.032_727, 0.241_818, 0.241_818]);
+    close(&after(dry(1.0, 4, &[]), &[0, 1, 2, 3, 4, 0, 1], 5), &[0.2; 5]);
+    let window = |repetition_penalty: f32, presence_penalty: f32, window: usize| SamplingParams {
+        repetition_penalty,
+        presence_penalty,
+        penalty_window: Some(window),
+        ..SamplingParams::default()
+    };
+    // The logits of the test's probabilities are 0 here, which no factor changes.
+    close(&after(window(50.0, 0.0, 10), &[0], 5), &[0.2; 5]);
+    let once = [0.000_011, 0.249_997, 0.249_997, 0.249_997, 0.249_997];
+    close(&after(window(1.0, 10.0, 10), &[0], 5), &once);
+    close(&after(window(1.0, 10.0, 1), &[1, 2, 0], 5), &once);
 }

@@ -1,6 +1,7 @@
 //! Text on both sides of the decoder: chat templates, tokens, and pieces of tokens back to whole characters.
 
 mod added_tokens;
+mod dates;
 mod detokenize;
 mod files;
 pub mod gguf;
@@ -14,6 +15,7 @@ mod thoughts;
 mod tokenizer;
 mod vocabulary;
 
+pub use dates::date_variables;
 pub use detokenize::Detokenizer;
 pub use files::{Prompt, Text, TextError};
 pub use gguf_write::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};

@@ -3,17 +3,27 @@
 use crate::sampling::{LogprobRow, TokenLogprob, TopLogprob};
 use crate::text::Vocabulary;
 
+/// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
+/// vocabulary would otherwise need more memory than the model.
+const MOST_LOGITS: usize = 32 << 20;
+
+/// The most rows of logits that one step may return for one sequence.
+pub(super) fn most_rows(vocab_size: usize) -> usize {
+    (MOST_LOGITS / vocab_size.max(1)).max(1)
+}
+
 /// A token without a log-probability.
 fn spelled(token: u32, vocabulary: &Vocabulary) -> TokenLogprob {
     let bytes = vocabulary.bytes(token).to_vec();
-    TokenLogprob { text: String::from_utf8_lossy(&bytes).into_owned(), bytes, logprob: None, top: Vec::new() }
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    TokenLogprob { id: token, text, bytes, logprob: None, top: Vec::new() }
 }
 
 /// A token with its log-probability, and the most likely ones in its place.
 pub(super) fn token_logprob(token: u32, logprob: f32, row: &LogprobRow, vocabulary: &Vocabulary) -> TokenLogprob {
     let alternative = |&(token, logprob): &(u32, f32)| {
-        let TokenLogprob { text, bytes, .. } = spelled(token, vocabulary);
-        TopLogprob { text, bytes, logprob }
+        let TokenLogprob { id, text, bytes, .. } = spelled(token, vocabulary);
+        TopLogprob { id, text, bytes, logprob }
     };
     TokenLogprob {
         logprob: Some(logprob),

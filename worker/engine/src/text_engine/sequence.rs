@@ -21,7 +21,7 @@ use super::allowed::{Allowed, AnswerNext};
 use super::continuation::Continuation;
 use super::drafting::Drafting;
 use super::images::SequenceImages;
-use super::logprobs::{note_prompt, token_logprob};
+use super::logprobs::{most_rows, note_prompt, token_logprob};
 use super::waiting::Sequence;
 
 /// A sequence that waits for its place in the batch, or is in it. One that had to give its blocks back waits again, and
@@ -57,10 +57,6 @@ pub(super) struct RunningSequence {
     lookup: Lookup,
     drafting: Drafting,
 }
-
-/// The most logits that one step may return for one sequence (128 MiB). Log-probabilities of a prompt over a large
-/// vocabulary would otherwise need more memory than the model.
-const MOST_LOGITS: usize = 32 << 20;
 
 impl RunningSequence {
     pub(super) fn new(sequence: Sequence, images: SequenceImages, arrival: u64) -> Self {
@@ -135,6 +131,13 @@ impl RunningSequence {
             self.cached = table.len();
         }
         self.table = Some(table);
+        self.report();
+    }
+
+    /// Reports how much of its prompt is evaluated.
+    fn report(&mut self) {
+        let (cached_tokens, evaluated) = (self.cached, self.fed());
+        self.sequence.report(SequenceEvent::Evaluating { cached_tokens, evaluated }, self.prompt_done);
     }
 
     /// Its blocks and the keys of its tokens, for a cache that changes the blocks.
@@ -182,7 +185,7 @@ impl RunningSequence {
             _ if self.parked.is_some() => SequenceStage::Waiting,
             1 if !self.is_in_prompt() => SequenceStage::Decode,
             remaining if self.sequence.prompt_logprobs => {
-                SequenceStage::Prefill { remaining, at_most: (MOST_LOGITS / vocab_size.max(1)).max(1) }
+                SequenceStage::Prefill { remaining, at_most: most_rows(vocab_size) }
             }
             remaining => SequenceStage::Prefill { remaining, at_most: usize::MAX },
         }
@@ -269,13 +272,14 @@ impl RunningSequence {
             let behind = self.fed() - share;
             note_prompt(&mut self.prompt_logprobs, prompt, (behind, share), (&rows, top), vocabulary);
         }
+        self.report();
         if self.fed() < self.tokens.len() {
             return Continuation::Continues;
         }
         if in_prompt {
             self.prompt_done = Some(Instant::now());
-            let prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
-            self.sequence.reply.send(SequenceEvent::Started { prompt_logprobs, cached_tokens: self.cached });
+            let (prompt_logprobs, cached_tokens) = (std::mem::take(&mut self.prompt_logprobs), self.cached);
+            self.sequence.reply.send(SequenceEvent::Started { prompt_logprobs, cached_tokens });
             if self.sequence.max_tokens == 0 {
                 return self.finish(FinishReason::Length);
             }
@@ -348,12 +352,10 @@ impl RunningSequence {
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
         let forced = self.sequence.forced();
         let token = match forced {
-            Some(token) => self.sequence.sampler.accept(token),
-            None => match self.sequence.sampler.sample(logits) {
-                Some(token) => token,
-                None => return self.fail(WorkError::NotFinite),
-            },
+            Some(token) => Some(self.sequence.sampler.accept(token)),
+            None => self.sequence.sampler.sample(logits),
         };
+        let Some(token) = token else { return self.fail(WorkError::NotFinite) };
         self.note_time(activity);
         self.sampled += 1;
         self.tokens.push(token);
@@ -413,10 +415,9 @@ impl RunningSequence {
     fn note_time(&mut self, activity: &Activity) {
         let now = Instant::now();
         let histograms = activity.histograms();
-        match self.sampled {
-            0 => histograms.first_token.record(now.duration_since(self.sequence.submitted)),
-            _ => histograms.next_token.record(now.duration_since(self.last_token)),
-        }
+        let histogram = if self.sampled == 0 { &histograms.first_token } else { &histograms.next_token };
+        // Before the first token, the last is the time of the arrival.
+        histogram.record(now.duration_since(self.last_token));
         self.last_token = now;
         activity.sampled();
     }
@@ -469,10 +470,9 @@ impl RunningSequence {
     fn finish(&mut self, reason: FinishReason) -> Continuation {
         let rest = self.sequence.text.finish(reason);
         self.give_parts(rest);
-        let leftover: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
-        if !leftover.is_empty() {
-            let (text, sampled) = (String::new(), self.sampled);
-            self.sequence.reply.send(SequenceEvent::Text { text, logprobs: leftover, sampled });
+        let logprobs: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
+        if !logprobs.is_empty() {
+            self.sequence.reply.send(SequenceEvent::Text { text: String::new(), logprobs, sampled: self.sampled });
         }
         let admitted = self.admitted.unwrap_or(self.sequence.submitted);
         let prompt_done = self.prompt_done.unwrap_or(admitted);

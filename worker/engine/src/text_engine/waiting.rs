@@ -31,6 +31,8 @@ pub(super) struct Sequence {
     pub(super) ignore_eos: bool,
     pub(super) logprobs: Option<usize>,
     pub(super) prompt_logprobs: bool,
+    /// Whether progress of the prompt is reported.
+    pub(super) progress: bool,
     pub(super) sampler: Sampler,
     pub(super) text: TextStream,
     pub(super) thinking: Option<ThinkingState>,
@@ -75,6 +77,7 @@ impl Sequence {
             ignore_eos: work.ignore_eos,
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,
+            progress: work.progress,
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
             text,
             thinking,
@@ -90,6 +93,13 @@ impl Sequence {
             prompt: work.prompt,
             submitted: Instant::now(),
             priority: work.priority,
+        }
+    }
+
+    /// Reports the progress of its prompt, where that is asked for and the prompt is not done.
+    pub(super) fn report(&mut self, progress: SequenceEvent, prompt_done: Option<Instant>) {
+        if self.progress && prompt_done.is_none() {
+            self.reply.send(progress);
         }
     }
 

@@ -49,7 +49,7 @@ async fn a_stream_begins_with_the_role_and_ends_with_done() {
         ("no-cache", "no")
     );
     let events = answer.events();
-    assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+    assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": null}));
     let pieces: Vec<_> =
         events[1..4].iter().map(|event| event["choices"][0]["delta"]["content"].as_str().unwrap()).collect();
     assert_eq!(pieces, ["n", "é", "!"]);

@@ -54,7 +54,7 @@ async fn what_is_wrong_is_named() {
         (chat(json!({"presence_penalty": 3})), "presence_penalty"),
         (chat(json!({"frequency_penalty": -3})), "frequency_penalty"),
         (chat(json!({"repetition_penalty": 0})), "repetition_penalty"),
-        (chat(json!({"logit_bias": {"x": 1}})), "logit_bias"),
+        (chat(json!({"logit_bias": [[1, true]]})), "logit_bias"),
         (chat(json!({"logit_bias": {"9999": 1}})), "logit_bias"),
         (chat(json!({"logit_bias": {"1": 101}})), "logit_bias"),
         (chat(json!({"logit_bias": {"1": "a"}})), "logit_bias.1"),
@@ -87,8 +87,8 @@ async fn en_6_a_strict_tool_and_samplers_that_are_off_are_taken() {
         let answer = rig.post("/v1/chat/completions", &body).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
     }
-    let refused = rig.post("/v1/completions", &json!({"prompt": "a", "typical_p": 0.7})).await;
-    assert_eq!(refused.error(), (400, "unsupported_by_model".to_owned(), "typical_p".to_owned()));
+    let refused = rig.post("/v1/completions", &json!({"prompt": "a", "mirostat": 2})).await;
+    assert_eq!(refused.error(), (400, "unsupported_by_model".to_owned(), "mirostat".to_owned()));
     assert!(refused.text().contains("llama-server"), "{refused:?}");
 }
 

@@ -165,6 +165,12 @@ impl ChatTemplate {
         // transformers passes `None` for absent values, and templates ask `is none` as well as `is defined`.
         variables.insert("tools".to_owned(), given(&conversation.tools));
         variables.entry("documents".to_owned()).or_insert(PythonValue::None);
+        if conversation.no_content == NoContent::Lenient {
+            // A model without such a token has an empty one, as in llama-server: templates add them to other texts.
+            for name in ["bos_token", "eos_token"].into_iter().filter(|name| !self.globals.contains_key(*name)) {
+                variables.entry(name.to_owned()).or_insert_with(|| PythonValue::text(""));
+            }
+        }
         variables.insert("add_generation_prompt".to_owned(), PythonValue::Bool(conversation.add_generation_prompt));
         Ok(interpreter::run(&source.tree, &variables, &self.globals)?)
     }

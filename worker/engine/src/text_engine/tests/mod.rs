@@ -44,6 +44,7 @@ struct Answer {
     thoughts: String,
     text: String,
     pieces: Vec<String>,
+    evaluated: Vec<usize>,
     prompt_logprobs: Vec<TokenLogprob>,
     logprobs: Vec<TokenLogprob>,
     finished: Option<Finished>,
@@ -56,6 +57,7 @@ impl Client {
         let mut answer = Answer::default();
         for event in self.events.try_iter() {
             match event {
+                SequenceEvent::Evaluating { evaluated, .. } => answer.evaluated.push(evaluated),
                 SequenceEvent::Started { prompt_logprobs, .. } => answer.prompt_logprobs = prompt_logprobs,
                 SequenceEvent::Thought { text, .. } => {
                     assert!(answer.text.is_empty(), "it thinks before it answers");
@@ -135,6 +137,7 @@ fn prompt(text: &str) -> Generate {
         ignore_eos: false,
         logprobs: None,
         prompt_logprobs: false,
+        progress: false,
         thinking: None,
         channels: None,
         cache: None,
@@ -209,6 +212,17 @@ fn logprobs_come_with_the_text_they_belong_to() {
     // One logit of 9 among 261 of -1.
     let expected = -(1.0 + 261.0 * (-10.0_f64).exp()).ln() as f32;
     assert!((answer.logprobs[0].logprob.unwrap() - expected).abs() < 1e-6);
+}
+
+#[test]
+fn en_7_progress_tells_how_much_of_a_prompt_is_evaluated() {
+    let step_budget = StepBudget { prefill_alone: 3, ..StepBudget::default() };
+    let settings = || TextEngineSettings { step_budget, ..TextEngineSettings::default() };
+    let answer = |progress| Rig::new(Script::Hash(50), settings()).answer(Generate { progress, ..prompt("abcdefg") });
+    let told = answer(true);
+    assert_eq!(told.evaluated, [0, 3, 6, 7]);
+    let silent = answer(false);
+    assert_eq!((silent.evaluated, silent.text), (Vec::new(), told.text));
 }
 
 #[test]

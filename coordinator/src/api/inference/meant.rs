@@ -1,0 +1,46 @@
+//! The model that a request means where it names none, and the categories of models.
+
+use model_boss_core::Target;
+use model_boss_protocol::{ApiError, Category, ErrorCode};
+
+use crate::api::context::Context;
+
+/// The name of the model that requests without a name are for.
+pub(super) const DEFAULT_MODEL: &str = "default";
+
+/// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
+/// default.
+pub(super) fn only_model(context: &Context, category: Category) -> Result<Option<String>, ApiError> {
+    let catalog = context.catalog.current();
+    let of_category = || catalog.models().filter(|model| model.description.category == category);
+    let default = catalog.find(DEFAULT_MODEL).is_some_and(|model| model.description.category == category);
+    match (of_category().next(), of_category().count()) {
+        (Some(only), 1) => Ok(Some(only.description.id.to_string())),
+        (Some(_), count) if !default => {
+            let message = format!("'model' is missing, and there are {count} models of category {category}");
+            Err(ApiError::invalid("model", message))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Whether a rung is a model of this machine of this category.
+pub(super) fn is_of(context: &Context, target: &Target, category: Category) -> bool {
+    match target {
+        Target::Local(id) => {
+            context.catalog.current().get(id).is_some_and(|model| model.description.category == category)
+        }
+        Target::Cloud { .. } => false,
+    }
+}
+
+/// The category of a model of this machine.
+pub(super) fn own_category(context: &Context, target: &Target) -> Result<Category, ApiError> {
+    match target {
+        Target::Local(id) => Ok(context.catalog.current().get(id).map_or(Category::Llm, |m| m.description.category)),
+        Target::Cloud { provider, .. } => {
+            let message = format!("provider '{provider}' has no such route; ask a model of this machine");
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
+        }
+    }
+}
