@@ -7,9 +7,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The largest exponent by which 32 bits overflow, as a natural logarithm.
-const MOST_EXPONENT: f32 = 88.722_84;
-
 /// The parameters of DRY.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DryParams {
@@ -39,6 +36,11 @@ impl DryBreakers {
         Self(by_head)
     }
 
+    /// Whether a token is a breaker by itself.
+    fn is_alone(&self, token: u32) -> bool {
+        self.0.get(&token).is_some_and(|tails| tails.iter().any(Vec::is_empty))
+    }
+
     /// The tokens behind the head of the longest breaker that begins `place` tokens before the last of `text`.
     fn longest(&self, text: &[u32], place: usize) -> Option<usize> {
         let at = text.len() - 1 - place;
@@ -52,7 +54,8 @@ impl DryBreakers {
 pub(super) fn apply(params: &DryParams, text: &[u32], logits: &mut [f32]) {
     for (token, run) in repeated(params, text) {
         let Some(logit) = logits.get_mut(token as usize) else { continue };
-        let most = if params.base > 1.000_001 { (MOST_EXPONENT / params.base.ln()) as usize } else { usize::MAX };
+        // A larger power would be infinite.
+        let most = (f64::from(f32::MAX).ln() / f64::from(params.base).ln()) as usize;
         let exponent = (run - params.allowed_length).min(most);
         *logit -= params.multiplier * params.base.powi(i32::try_from(exponent).unwrap_or(i32::MAX));
     }
@@ -80,6 +83,8 @@ fn repeated(params: &DryParams, text: &[u32]) -> HashMap<u32, usize> {
             *known = run.max(*known);
         }
     }
+    // A breaker by itself begins every sequence anew.
+    longest.retain(|token, _| !params.breakers.is_alone(*token));
     longest
 }
 
@@ -129,6 +134,7 @@ mod tests {
                 }
             }
         }
+        longest.retain(|token, _| !params.breakers.is_alone(*token));
         longest
     }
 
