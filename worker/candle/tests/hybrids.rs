@@ -98,6 +98,7 @@ impl Rig {
                     grammar: None,
                     calls: None,
                     priority: Priority::default(),
+                    adapter: None,
                 };
                 self.engine.submit(SequenceId(self.next), Work::Generate(work), Box::new(Client(sender)));
                 events

@@ -158,7 +158,7 @@ fn streamed(
         warnings: Vec::new(),
     };
     let ends = DecoderEnds { embedding, before: None, behind: None, norm, head };
-    Ok(Sequences::over(Box::new(SpecDecoder::new(spec, limits, ends, vec![stage]))))
+    Ok(Sequences::over(Box::new(SpecDecoder::new(spec, files.clone(), limits, ends, vec![stage]))))
 }
 
 fn resident(model: &Path) -> Vec<Vec<u32>> {
