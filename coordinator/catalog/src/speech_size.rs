@@ -80,11 +80,11 @@ const CSM_WORK: u64 = 384 << 20;
 /// other models.
 pub(super) fn of_speakers(source: &Path) -> Option<ByteCount> {
     #[derive(Deserialize)]
-    struct Kind {
+    struct SpeakerKind {
         model_type: String,
     }
     let text = text_beside_weights(&model_folder(source).join("config.json"), CONFIG)?;
-    serde_json::from_str::<Kind>(&text).ok().filter(|kind| kind.model_type == "csm")?;
+    serde_json::from_str::<SpeakerKind>(&text).ok().filter(|kind| kind.model_type == "csm")?;
     let shape: CsmShape = serde_json::from_str(&text).ok()?;
     let head = shape.head_dim.unwrap_or(shape.hidden_size / shape.num_attention_heads.max(1));
     let sizes = [2, 2, 4, shape.num_hidden_layers, shape.num_key_value_heads, head, shape.max_position_embeddings];

@@ -14,8 +14,8 @@ export function isShown(id) {
 }
 
 /**
- * Scrolls a row of links so far that one is seen. `scrollIntoView` would do it, but browsers let the Tab key go on from there, and the
- * link to the content would be passed over.
+ * Scrolls a row of links so far that one is seen. `scrollIntoView` would do it, but browsers let the Tab key go on from
+ * there, and the link to the content would be passed over.
  */
 function reveal(row, link) {
   if (!link) return;

@@ -26,7 +26,7 @@ pub struct SpeakerInfo {
     pub has_speeds: bool,
 }
 
-/// What a model keeps from one part of a text to the next, such as what its voice was like. None before the first.
+/// The state that a model keeps from one part of a text to the next, such as its voice. None before the first.
 pub type SpeakerMemory = Option<Box<dyn Any + Send + Sync>>;
 
 /// A part of a text, such as a sentence, and how it is spoken.
@@ -77,7 +77,8 @@ pub trait Speaker: Send + Sync {
     /// The reason why the text cannot be spoken, for the client.
     fn symbols(&self, text: &str, phonemes: bool) -> Result<Vec<u32>, String>;
 
-    /// Speaks a part. The noise that the model draws is the generator's. The memory is that of the text's earlier parts.
+    /// Speaks a part. The noise that the model draws is the generator's. The memory is that of the text's earlier
+    /// parts.
     ///
     /// # Errors
     /// The device failed, or has too little memory.

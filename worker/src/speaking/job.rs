@@ -37,7 +37,7 @@ pub(crate) struct SpeechJob {
     pub(crate) speed: f32,
     /// The noise of all parts, one after the other.
     pub(crate) random: TorchGenerator,
-    /// What the model keeps from one part to the next.
+    /// The model's state between parts.
     pub(crate) memory: SpeakerMemory,
     pub(crate) priority: Priority,
     pub(crate) reply: PieceSender,

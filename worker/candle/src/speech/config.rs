@@ -1,4 +1,4 @@
-//! What configurations of models that speak have in common.
+//! Common parts of the configurations of models that speak.
 
 use crate::error::ModelError;
 use crate::spec::{Activation, ConfigJsonError};

@@ -38,8 +38,8 @@ pub(super) struct TranscriptRequest {
     keeps_context: bool,
 }
 
-/// OpenAI's object in `chunking_strategy`. Its numbers are for a detector of voices; quiet places are found without one,
-/// so that they are checked and change nothing.
+/// OpenAI's object in `chunking_strategy`. Its numbers are for a detector of voices. Quiet places are found without
+/// one, so the numbers are checked and change nothing.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChunkingObject {

@@ -4,8 +4,8 @@ use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::ops::softmax_last_dim;
 use candle_nn::rotary_emb::rope;
 
-use super::causal_layers::CausalStep;
 use super::causal_spec::CausalSpec;
+use super::causal_step::CausalStep;
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;

@@ -4,6 +4,7 @@ use candle_core::{DType, Device, Result as CandleResult, Tensor};
 
 use super::causal_layer::CausalLayer;
 use super::causal_spec::CausalSpec;
+use super::causal_step::CausalStep;
 use crate::error::ModelError;
 use crate::layers::rope::{Position, Rope};
 use crate::speech::weights::SpeechWeights;
@@ -16,23 +17,11 @@ pub(in crate::speech) struct CausalLayers {
     device: Device,
 }
 
-/// The keys and values of the moments before.
+/// The keys and values of earlier moments.
 pub(in crate::speech) struct CausalMemory {
-    /// `[heads, moments, head]` of each layer; none before the first moment.
+    /// Those of each layer, `[heads, moments, head]`; none before the first moment.
     layers: Vec<Option<[Tensor; 2]>>,
     past: usize,
-}
-
-/// What the layers of a step share.
-pub(super) struct CausalStep {
-    /// `[moments, planes]` each.
-    pub(super) cos: Tensor,
-    pub(super) sin: Tensor,
-    /// What is added to scores, `[moments, keys]`: nothing, or negative infinity where a moment sees no key. None where
-    /// each sees all.
-    pub(super) mask: Option<Tensor>,
-    /// Keys that are kept for the moments behind the step.
-    pub(super) kept: usize,
 }
 
 impl CausalLayers {

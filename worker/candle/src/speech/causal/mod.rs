@@ -3,6 +3,7 @@
 mod causal_layer;
 mod causal_layers;
 mod causal_spec;
+mod causal_step;
 
 pub(super) use causal_layers::{CausalLayers, CausalMemory};
 pub(super) use causal_spec::CausalSpec;

@@ -23,7 +23,7 @@ pub(in crate::speech) struct Mimi {
     codes: usize,
 }
 
-/// What frames left for those behind them.
+/// The state that frames leave for those behind them.
 pub(in crate::speech) struct MimiMemory {
     up: MomentsBefore,
     layers: CausalMemory,

@@ -27,7 +27,7 @@ impl CsmPrompt {
         Ok(Self { tokenizer: text.tokenizer, begin, end })
     }
 
-    /// The tokens of some words. Words that spell a mark are no mark.
+    /// The tokens of some words. The marks of the model cannot be spelled.
     pub(super) fn words(&self, text: &str) -> Result<Vec<u32>, String> {
         let text = text.trim().replace("<|", "< |");
         if text.is_empty() {

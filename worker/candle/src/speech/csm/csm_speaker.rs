@@ -63,7 +63,7 @@ pub(in crate::speech) struct CsmSpeaker {
     codec: Mimi,
 }
 
-/// What was said before: tokens and frames of the last parts, which the voice is kept by.
+/// Tokens and frames of the last parts, by which the voice stays the same.
 #[derive(Default)]
 struct SaidBefore(VecDeque<(Vec<u32>, Vec<Vec<u32>>)>);
 
