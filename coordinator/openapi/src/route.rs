@@ -44,14 +44,16 @@ impl DescribedRoute {
 }
 
 /// The methods of a path, for `Allow`: those of the operations that the path means. Behind an id, a verb of the table
-/// means its own operations only.
+/// means its own operations only. A path of the table is no id of another.
 pub fn methods_of(routes: &[DescribedRoute], path: &str) -> Vec<&'static str> {
+    let mut all = routes.iter().flat_map(|route| std::iter::once(&route.path).chain(&route.also_at));
+    let has_own = all.any(|pattern| pattern == path);
     let mut found: Vec<(&str, &'static str)> = Vec::new();
     for route in routes {
         let paths = std::iter::once(&route.path).chain(&route.also_at);
         let rests: Vec<&str> = paths
             .filter_map(|pattern| match pattern.split_once("{*") {
-                Some((head, _)) => path.strip_prefix(head),
+                Some((head, _)) => path.strip_prefix(head).filter(|_| !has_own),
                 None => (pattern == path).then_some(""),
             })
             .collect();
@@ -68,4 +70,35 @@ pub fn methods_of(routes: &[DescribedRoute], path: &str) -> Vec<&'static str> {
         methods.extend_from_slice(with_head);
     }
     methods
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Tag;
+
+    fn route(method: &'static str, path: &str, tails: &[&'static str]) -> DescribedRoute {
+        let of = |tail: &&'static str| Operation::new(Tag::Jobs, "x", "does something").behind_id(tail);
+        DescribedRoute {
+            method,
+            path: path.to_owned(),
+            also_at: Vec::new(),
+            access: RouteAccess::Public,
+            dialect: ErrorDialect::OpenAi,
+            operations: RowOperations(tails.iter().map(of).collect()),
+        }
+    }
+
+    #[test]
+    fn op_8_a_paths_own_methods_are_not_those_of_an_id() {
+        let routes = [
+            route("POST", "/r/count", &[""]),
+            route("GET", "/r/{*id}", &[""]),
+            route("POST", "/r/{*id}", &["/cancel"]),
+        ];
+        assert_eq!(methods_of(&routes, "/r/count"), ["POST"]);
+        assert_eq!(methods_of(&routes, "/r/7"), ["GET", "HEAD"]);
+        assert_eq!(methods_of(&routes, "/r/7/cancel"), ["POST"]);
+        assert!(methods_of(&routes, "/other").is_empty());
+    }
 }

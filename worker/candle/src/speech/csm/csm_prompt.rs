@@ -33,7 +33,7 @@ impl CsmPrompt {
         if text.is_empty() {
             return Ok(Vec::new());
         }
-        // What comes before them is a bracket, which is no part of any word's token.
+        // A bracket comes before them, which is no part of any word's token.
         self.tokenizer.encode_rendered(&text).map_err(|error| error.to_string())
     }
 
