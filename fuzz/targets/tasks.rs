@@ -3,6 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use model_boss_core::AdapterName;
 use model_boss_protocol::ClientId;
 use model_boss_tasks::{CloudFallback, TaskNames, Providers, NameQuestion, Surroundings, TasksFile, resolve};
 
@@ -24,6 +25,10 @@ fuzz_target!(|bytes: &[u8]| {
                 providers: &providers,
                 cloud_fallback: CloudFallback::Off,
                 model_named: &|name| (name == "guide").then(|| name.into()),
+                adapter_named: &|name| match name {
+                    "guide:tone" => AdapterName::Known { model: "guide".into(), adapter: "tone".to_owned() },
+                    _ => AdapterName::Other,
+                },
             };
             let question = NameQuestion { model: None, task: Some(task), client: &client, no_fallback: false };
             // A client's own names and permissions may name another ladder, or none.
