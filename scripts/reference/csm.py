@@ -18,7 +18,6 @@ Each case becomes worker/candle/tests/csm/CASE.json with these fields:
 import json
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
@@ -29,7 +28,7 @@ from encoders import put
 from families import entry_of, tensor_of
 from safetensors import safe_open
 from safetensors.torch import save_file
-from vits import FIXED, short
+from vits import FIXED, make_all, short
 
 OUT = Path(__file__).resolve().parents[2] / "worker" / "candle" / "tests" / "csm"
 SPEC = dict(zero_centred=None, rules={
@@ -150,13 +149,5 @@ def make(name, spec, folder):
     (OUT / f"{name}.json").write_text(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def main(words):
-    models = Path(words.pop(words.index("--models") + 1)) if "--models" in words else Path(tempfile.mkdtemp())
-    names = [word for word in words if word != "--models"] or CASES
-    for name in names:
-        print(name)
-        make(name, CASES[name], models / name)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    make_all(sys.argv[1:], CASES, make)

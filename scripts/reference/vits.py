@@ -110,13 +110,14 @@ def make(name, spec, folder):
     (OUT / f"{name}.json").write_text(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def main(words):
+def make_all(words, cases, make):
+    """Makes the cases that the command line names, or all."""
     models = Path(words.pop(words.index("--models") + 1)) if "--models" in words else Path(tempfile.mkdtemp())
-    names = [word for word in words if word != "--models"] or CASES
+    names = [word for word in words if word != "--models"] or cases
     for name in names:
         print(name)
-        make(name, CASES[name], models / name)
+        make(name, cases[name], models / name)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    make_all(sys.argv[1:], CASES, make)

@@ -94,7 +94,7 @@ pub(crate) fn of_manifest(
     manifest.adapters.iter().map(source).collect()
 }
 
-/// The text of a manifest without its adapters. They come and go beside a loaded model, which stays the same.
+/// The text of a manifest without its adapters. Adapters change beside a loaded model, which stays the same.
 pub(crate) fn text_without(text: &str) -> String {
     let mut kept = Vec::new();
     let mut inside = false;

@@ -332,7 +332,7 @@ impl WorkerRunner {
         share.zip(health.and_then(|health| health.cores)).map_or(1, |(share, cores)| share.slowdown(cores))
     }
 
-    /// Reports the most memory that a worker will hold where that has changed: by adapters that come and go.
+    /// Reports the most memory that a worker will hold where that has changed: by adapters that were added or dropped.
     fn record_growth(&self, health: Option<&WorkerHealth>, may_hold: &mut Vec<(DeviceId, ByteCount)>) {
         if let Some(health) = health.filter(|health| health.may_hold != *may_hold) {
             may_hold.clone_from(&health.may_hold);

@@ -1,5 +1,5 @@
-//! `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as vLLM has them: adapters of a model that come and go
-//! while it is loaded.
+//! `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as vLLM has them: adapters are added to a loaded
+//! model, and dropped.
 
 use std::path::PathBuf;
 use std::sync::Arc;
