@@ -29,6 +29,9 @@ pub(crate) struct Stat {
     pub(crate) session: u32,
     pub(crate) threads: u32,
     pub(crate) start_time: u64,
+    /// Whether its environment is readable and in place. The kernel renames a process, and lets its parent go on,
+    /// before it gives the new program its environment (execve(2)).
+    pub(crate) has_environment: bool,
     /// Whether it has the name of guards.
     pub(crate) named_guard: bool,
 }
@@ -52,6 +55,7 @@ impl Stat {
             session: small(3)?,
             threads: small(17)?,
             start_time: number(19)?,
+            has_environment: number(48).is_some_and(|end| end != 0),
             named_guard: name.split_once('(').is_some_and(|(_, name)| name == GUARD_NAME),
         })
     }

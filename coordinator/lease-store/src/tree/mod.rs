@@ -5,7 +5,8 @@
 //! in its middle dies. Then the group, the session and the inherited marks of guards still identify the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::time::Duration;
+use std::{fs, thread};
 
 use model_boss_lease::Process;
 use nix::errno::Errno;
@@ -23,6 +24,9 @@ const GENERATIONS: usize = 64;
 
 /// The number of process ids beyond the newest process that are checked for newer ones.
 const MISSING: u32 = 16;
+
+/// The longest wait for the environment of a process that is being started.
+const STARTING: Duration = Duration::from_millis(100);
 
 /// The environment variable with the marks of all guards above a process, outermost first, separated by commas. It is
 /// inherited over sessions and double forks.
@@ -377,8 +381,7 @@ impl ProcessSource for Proc {
     }
 
     fn guards(&self, pid: u32) -> Option<String> {
-        // The environment at the program's start (proc_pid_environ(5)); programs may overwrite it.
-        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let environment = environment(pid)?;
         let value =
             |entry: &[u8]| entry.strip_prefix(GUARDS_VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
         String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
@@ -387,6 +390,24 @@ impl ProcessSource for Proc {
     fn users(&self, pid: u32) -> Option<[u32; 2]> {
         users_of(pid)
     }
+}
+
+/// The environment of a process at its program's start (proc_pid_environ(5)); programs may overwrite it. A process that
+/// is between two programs has none for a moment, and is waited for.
+fn environment(pid: u32) -> Option<Vec<u8>> {
+    let read = || fs::read(format!("/proc/{pid}/environ")).ok();
+    for _ in 0..STARTING.as_millis() {
+        let environment = read()?;
+        let stat = Stat::of(pid)?;
+        if !environment.is_empty() || stat.is_zombie() || stat.is_kernel_thread(pid) {
+            return Some(environment);
+        }
+        if stat.has_environment {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    read()
 }
 
 /// Whether the process has ended with all processes that it left ([`ProcessTree::is_gone`]).

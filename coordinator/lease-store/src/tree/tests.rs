@@ -1,6 +1,7 @@
 //! Constructed process trees, and a real one of this host.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use super::*;
 
@@ -48,7 +49,16 @@ fn tree(processes: &[(u32, u32, u32, u32, u64)]) -> ProcessTree {
 /// A tree of processes with marks.
 fn marked_tree(processes: &[(u32, u32, u32, u32, u64)], marks: &[(u32, String)]) -> ProcessTree {
     let made = processes.iter().map(|&(pid, parent, group, session, start_time)| {
-        let stat = Stat { state: b'S', parent, group, session, threads: 1, start_time, named_guard: false };
+        let stat = Stat {
+            state: b'S',
+            parent,
+            group,
+            session,
+            threads: 1,
+            start_time,
+            has_environment: true,
+            named_guard: false,
+        };
         (pid, (stat, Some((HERE, pid))))
     });
     let made = Made(made.collect(), marks.iter().cloned().collect());
@@ -153,8 +163,16 @@ fn descendants_are_those_of_this_very_process() {
 
 #[test]
 fn a_process_whose_first_thread_ended_is_no_zombie() {
-    let stat =
-        |threads| Stat { state: b'Z', parent: 1, group: 10, session: 10, threads, start_time: 5, named_guard: false };
+    let stat = |threads| Stat {
+        state: b'Z',
+        parent: 1,
+        group: 10,
+        session: 10,
+        threads,
+        start_time: 5,
+        has_environment: true,
+        named_guard: false,
+    };
     let of = |threads| {
         let made = Made([(10, (stat(threads), Some((HERE, 10))))].into(), BTreeMap::new());
         made_tree(made, HERE)
@@ -191,8 +209,16 @@ fn what_is_below_a_process_is_found_in_its_sessions() {
 fn another_namespace_is_judged_only_from_the_initial_one() {
     let inside = Process { pid: 3, start_time: 50, pid_ns: BOX.to_owned() };
     let mut made = Made::default();
-    let stat =
-        |start_time| Stat { state: b'S', parent: 1, group: 8, session: 8, threads: 1, start_time, named_guard: false };
+    let stat = |start_time| Stat {
+        state: b'S',
+        parent: 1,
+        group: 8,
+        session: 8,
+        threads: 1,
+        start_time,
+        has_environment: true,
+        named_guard: false,
+    };
     made.0.insert(500, (stat(50), Some((BOX, 3))));
     let seeing = made_tree(made, HERE);
     assert!(!seeing.is_gone(&inside));
@@ -209,4 +235,17 @@ fn another_namespace_is_judged_only_from_the_initial_one() {
     let blind = made_tree(Made::default(), "pid:[8]");
     assert!(!blind.is_gone(&inside));
     assert!(blind.sees([&inside]).is_empty());
+}
+
+#[test]
+fn le_4_a_process_between_two_programs_has_its_marks() {
+    for _ in 0..300 {
+        // The parent goes on before the kernel gives the new program its environment.
+        let mut child = Command::new("tail").args(["-f", "/dev/null"]).env(GUARDS_VARIABLE, "1-2-3").spawn().unwrap();
+        let marks = Proc.guards(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(marks.as_deref(), Some("1-2-3"));
+        assert_eq!(Proc.guards(child.id()), None, "it has ended");
+    }
 }
