@@ -72,7 +72,7 @@ pub const SEEING_TYPES: &[&str] = &["gemma3", "idefics3", "llava", "qwen2_5_vl",
 pub const TOWER_TYPES: &[&str] = &["clip", "siglip", "siglip2"];
 
 /// The `model_type`s of models that speak, which our worker runs.
-pub const SPEECH_TYPES: &[&str] = &["csm", "vits"];
+pub const SPEECH_TYPES: &[&str] = &["csm", "parler_tts", "vits"];
 
 /// The `model_type` of models that turn speech into text, which is their name in GGUF files too.
 pub const HEARING_TYPES: &[&str] = &["whisper"];

@@ -100,6 +100,38 @@ async fn rc_28_csm_speaks_through_the_coordinator_at_its_own_speed() {
 }
 
 #[tokio::test]
+async fn jb_5_parler_speaks_through_the_coordinator_as_its_instructions_say() {
+    let sandbox = Sandbox::new();
+    let case = model_of(&sandbox, "parler", "plain", "voices = { nova = \"default\" }");
+    let boss = sandbox.start_with_real_worker().await;
+    let ask = async |body: Value| boss.client().post(SPEECH, &body).await;
+    for spoken in case["spoken"].as_array().unwrap() {
+        let (text, instructions) = (&spoken["text"], &spoken["instructions"]);
+        let answer = ask(json!({ "model": "plain", "input": text, "instructions": instructions })).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        let heard = samples(&answer.body);
+        let expected: Vec<f64> = serde_json::from_value(spoken["samples"].clone()).unwrap();
+        // "it's late" is one sentence, and so is "hello there.".
+        assert_eq!(heard.len(), expected.len(), "{text}");
+        for (ours, theirs) in heard.iter().zip(&expected) {
+            assert!((ours - theirs).abs() < 1e-3, "{text}: {ours} {theirs}");
+        }
+        let other = ask(json!({ "model": "plain", "input": text, "voice": "nova" })).await;
+        assert_eq!(other.status, StatusCode::OK, "{other:?}");
+        assert_ne!(other.body, answer.body, "the usual voice");
+    }
+    for (instructions, code, words) in [
+        ("very long ".repeat(110), "unsupported_by_model", "at most 1024"),
+        ("x".repeat(5000), "invalid_request", "'instructions' have 5000"),
+    ] {
+        let refused = ask(json!({ "model": "plain", "input": "hello", "instructions": instructions })).await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::BAD_REQUEST, code));
+        assert!(refused.error_message().contains(words), "{refused:?}");
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn rc_28_a_long_text_is_spoken_in_parts_the_same_each_time_and_refusals_have_reasons() {
     let sandbox = Sandbox::new();
     model(&sandbox, "mms", "");

@@ -76,19 +76,67 @@ impl Default for CsmShape {
 /// Rows of the widest layers, heads of codebooks in 32 bits, and sound.
 const CSM_WORK: u64 = 384 << 20;
 
-/// The memory of a model that speaks by a decoder: keys and values of the longest part, twice while they grow. None for
-/// other models.
+/// The sizes of the decoder of a Parler-TTS, with those that its package has where a file leaves them out.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default)]
+struct ParlerShape {
+    num_hidden_layers: u64,
+    hidden_size: u64,
+    num_attention_heads: u64,
+    num_key_value_heads: Option<u64>,
+}
+
+impl Default for ParlerShape {
+    fn default() -> Self {
+        Self { num_hidden_layers: 24, hidden_size: 1024, num_attention_heads: 16, num_key_value_heads: None }
+    }
+}
+
+/// Columns of the longest part of Parler-TTS where its folder does not tell, and the tokens of a text before them.
+const PARLER_COLUMNS: u64 = 2580;
+const PARLER_TEXT: u64 = 240;
+
+/// Pieces of its sound.
+const PARLER_WORK: u64 = 256 << 20;
+
+/// The memory of a model that speaks by a decoder: keys and values of the longest part, and those that are copied while
+/// they grow. None for other models.
 pub(super) fn of_speakers(source: &Path) -> Option<ByteCount> {
     #[derive(Deserialize)]
     struct SpeakerKind {
         model_type: String,
     }
-    let text = text_beside_weights(&model_folder(source).join("config.json"), CONFIG)?;
-    serde_json::from_str::<SpeakerKind>(&text).ok().filter(|kind| kind.model_type == "csm")?;
-    let shape: CsmShape = serde_json::from_str(&text).ok()?;
-    let head = shape.head_dim.unwrap_or(shape.hidden_size / shape.num_attention_heads.max(1));
-    let sizes = [2, 2, 4, shape.num_hidden_layers, shape.num_key_value_heads, head, shape.max_position_embeddings];
-    Some(ByteCount(sizes.into_iter().fold(1, u64::saturating_mul).saturating_add(CSM_WORK)))
+    #[derive(Deserialize)]
+    struct ParlerFields {
+        #[serde(default)]
+        decoder: ParlerShape,
+    }
+    #[derive(Deserialize)]
+    struct PartLength {
+        max_length: Option<u64>,
+    }
+    let folder = model_folder(source);
+    let text = text_beside_weights(&folder.join("config.json"), CONFIG)?;
+    let (sizes, work) = match serde_json::from_str::<SpeakerKind>(&text).ok()?.model_type.as_str() {
+        "csm" => {
+            let shape: CsmShape = serde_json::from_str(&text).ok()?;
+            let head = shape.head_dim.unwrap_or(shape.hidden_size / shape.num_attention_heads.max(1));
+            let layers = shape.num_hidden_layers;
+            (vec![2, 2, 4, layers, shape.num_key_value_heads, head, shape.max_position_embeddings], CSM_WORK)
+        }
+        "parler_tts" => {
+            let shape = serde_json::from_str::<ParlerFields>(&text).ok()?.decoder;
+            let rules = text_beside_weights(&folder.join("generation_config.json"), CONFIG);
+            let length = rules.and_then(|text| serde_json::from_str::<PartLength>(&text).ok()?.max_length);
+            let columns = length.unwrap_or(PARLER_COLUMNS).saturating_add(PARLER_TEXT);
+            let kv_heads = shape.num_key_value_heads.unwrap_or(shape.num_attention_heads);
+            let head = shape.hidden_size / shape.num_attention_heads.max(1);
+            // Keys and values in 32 bits, and a quarter more.
+            (vec![2, 5, shape.num_hidden_layers, kv_heads, head, columns], PARLER_WORK)
+        }
+        _ => return None,
+    };
+    Some(ByteCount(sizes.into_iter().fold(1, u64::saturating_mul).saturating_add(work)))
 }
 
 impl SpeechShape {
@@ -131,5 +179,10 @@ mod tests {
         write(r#"{"model_type":"csm"}"#);
         // Of CSM-1B: 16 layers, 8 heads of 64, 2,048 positions, 32 bits, twice.
         assert_eq!(of_speakers(folder.path()), Some(ByteCount((256 << 20) + CSM_WORK)));
+        write(r#"{"model_type":"parler_tts","decoder":{"num_hidden_layers":24,"hidden_size":1024}}"#);
+        let mini = |columns: u64| Some(ByteCount(2 * 5 * 24 * 1024 * (columns + PARLER_TEXT) + PARLER_WORK));
+        assert_eq!(of_speakers(folder.path()), mini(PARLER_COLUMNS));
+        std::fs::write(folder.path().join("generation_config.json"), r#"{"max_length":100}"#).unwrap();
+        assert_eq!(of_speakers(folder.path()), mini(100));
     }
 }

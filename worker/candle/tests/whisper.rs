@@ -191,7 +191,7 @@ fn first_window(model: &dyn SpeechModel, case: &WindowCase) -> (Vec<u32>, f32) {
 }
 
 #[test]
-fn rc_28_tokens_are_those_of_transformers_with_times_and_without() {
+fn jb_4_tokens_are_those_of_transformers_with_times_and_without() {
     for case in cases() {
         let model = case.loaded();
         for text in &case.texts {
@@ -223,7 +223,7 @@ fn rc_28_languages_are_found_as_transformers_finds_them() {
 }
 
 #[test]
-fn rc_28_long_sound_is_read_window_by_window_as_transformers_reads_it() {
+fn jb_4_long_sound_is_read_window_by_window_as_transformers_reads_it() {
     for case in cases().into_iter().filter(|case| !case.is_quantised()) {
         let model = case.loaded();
         for long in &case.long {
@@ -252,7 +252,7 @@ fn rc_28_long_sound_is_read_window_by_window_as_transformers_reads_it() {
 }
 
 #[test]
-fn rc_28_words_are_where_the_reference_aligns_them() {
+fn jb_4_words_are_where_the_reference_aligns_them() {
     for case in cases() {
         let model = case.loaded();
         let info = model.info();

@@ -38,6 +38,9 @@ pub struct SpokenPart<'a> {
     pub voice: usize,
     /// The speed: 1 is the model's own.
     pub speed: f32,
+    /// How it shall sound, as [`Speaker::instructions`] gives it; empty without a wish. Of all parts of a text it is the
+    /// same.
+    pub instructions: &'a [u32],
 }
 
 /// How a part ended.
@@ -76,6 +79,15 @@ pub trait Speaker: Send + Sync {
     /// # Errors
     /// The reason why the text cannot be spoken, for the client.
     fn symbols(&self, text: &str, phonemes: bool) -> Result<Vec<u32>, String>;
+
+    /// The symbols of a description of how a text shall sound.
+    ///
+    /// # Errors
+    /// The reason why the model cannot read it, for the client.
+    fn instructions(&self, text: &str) -> Result<Vec<u32>, String> {
+        let _ = text;
+        Err("this voice reads no instructions: leave 'instructions' out, or choose another voice".to_owned())
+    }
 
     /// Speaks a part. The noise that the model draws is the generator's. The memory is that of the text's earlier
     /// parts.

@@ -134,9 +134,11 @@ fn wish_of(fields: &RequestFields<'_>, speaking: &Speaking, worker: &WorkerState
     if text.trim().is_empty() {
         return Err(ApiError::invalid("input", "'input' is empty"));
     }
-    if fields.get::<String>("instructions")?.is_some_and(|instructions| !instructions.trim().is_empty()) {
-        let message = "this voice reads no instructions: leave 'instructions' out, or choose another voice";
-        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("instructions"));
+    let instructions = fields.get::<String>("instructions")?.unwrap_or_default();
+    let length = instructions.chars().count();
+    if length > LONGEST_SPEECH {
+        let message = format!("'instructions' have {length} characters; they may have {LONGEST_SPEECH}");
+        return Err(ApiError::invalid("instructions", message));
     }
     let voice = match fields.get::<VoiceField>("voice")? {
         Some(VoiceField::Name(name) | VoiceField::Object { id: name }) => voice_of(&name, speaking, worker)?,
@@ -153,7 +155,7 @@ fn wish_of(fields: &RequestFields<'_>, speaking: &Speaking, worker: &WorkerState
         None => rand_seed(),
     };
     let phonemes = fields.get("phonemes")?.unwrap_or(false);
-    Ok(SpeechWish { text, voice, speed, seed, phonemes, priority: asked_priority() })
+    Ok(SpeechWish { text, voice, speed, seed, phonemes, instructions, priority: asked_priority() })
 }
 
 /// A seed that differs each time.

@@ -1,6 +1,7 @@
 //! A request to a model that speaks.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use model_boss_engine::{SpeakerMemory, TorchGenerator};
 use model_boss_protocol::Priority;
@@ -35,6 +36,8 @@ pub(crate) struct SpeechJob {
     pub(crate) parts: VecDeque<JobPart>,
     pub(crate) voice: usize,
     pub(crate) speed: f32,
+    /// The description of how it shall sound; empty without a wish.
+    pub(crate) instructions: Arc<[u32]>,
     /// The noise of all parts, one after the other.
     pub(crate) random: TorchGenerator,
     /// The model's state between parts.

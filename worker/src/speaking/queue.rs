@@ -170,6 +170,7 @@ mod tests {
                 parts: vec![part; parts].into(),
                 voice: 0,
                 speed: 1.0,
+                instructions: [].into(),
                 random: TorchGenerator::seeded(0),
                 memory: None,
                 priority: Priority::new(priority).unwrap(),

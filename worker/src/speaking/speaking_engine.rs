@@ -47,7 +47,8 @@ impl SpeakingEngine<'_> {
 
     fn speak(&self, speaker: &dyn Speaker, turn: &mut SpeechTurn) -> Result<PartEnd, DecoderError> {
         let (mut random, mut memory) = (turn.job.random.clone(), turn.job.memory.take());
-        let part = SpokenPart { symbols: &turn.part.symbols, voice: turn.job.voice, speed: turn.job.speed };
+        let (symbols, instructions) = (&turn.part.symbols, &turn.job.instructions);
+        let part = SpokenPart { symbols, voice: turn.job.voice, speed: turn.job.speed, instructions };
         let mut listener = TurnListener { engine: self, turn, since: Instant::now() };
         let ended = speaker.speak(&part, &mut memory, &mut random, &mut listener);
         self.activity.encoded(turn.part.symbols.len(), listener.since.elapsed());

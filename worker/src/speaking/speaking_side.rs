@@ -36,6 +36,8 @@ pub(crate) struct SpeechWish {
     pub(crate) seed: u64,
     /// Whether the text is written in phonemes.
     pub(crate) phonemes: bool,
+    /// How it shall sound; empty without a wish.
+    pub(crate) instructions: String,
     pub(crate) priority: Priority,
 }
 
@@ -105,6 +107,10 @@ async fn by_model(
     wish: SpeechWish,
 ) -> Result<Speech, ApiError> {
     let rate = speaker.info().rate;
+    let instructions = match wish.instructions.trim() {
+        "" => Vec::new(),
+        text => speaker.instructions(text).map_err(|why| unread(&why))?,
+    };
     let mut parts = Vec::new();
     for part in parts_of(&wish.text, speaker.info().longest_part) {
         let symbols = speaker.symbols(part.text, wish.phonemes).map_err(|why| refused(&why))?;
@@ -121,6 +127,7 @@ async fn by_model(
         parts: parts.into(),
         voice: wish.voice,
         speed: wish.speed,
+        instructions: instructions.into(),
         random: TorchGenerator::seeded(wish.seed),
         memory: None,
         priority: wish.priority,
@@ -145,6 +152,9 @@ async fn by_program(program: &StartProgram, wish: SpeechWish) -> Result<Speech, 
     if wish.phonemes {
         return Err(refused("this voice reads letters: leave 'phonemes' out"));
     }
+    if !wish.instructions.trim().is_empty() {
+        return Err(unread("this voice reads no instructions: leave 'instructions' out, or choose another voice"));
+    }
     let symbols = wish.text.chars().count();
     let run = program.run(wish.text, wish.voice, wish.speed).await?;
     let (rate, (reply, mut rest)) = (run.rate, pieces(None));
@@ -159,6 +169,11 @@ async fn by_program(program: &StartProgram, wish: SpeechWish) -> Result<Speech, 
 /// A text that this voice cannot say.
 fn refused(why: &str) -> ApiError {
     ApiError::new(ErrorCode::UnsupportedByModel, format!("'input' cannot be spoken: {why}")).with_param("input")
+}
+
+/// Instructions that this voice cannot read.
+fn unread(why: &str) -> ApiError {
+    ApiError::new(ErrorCode::UnsupportedByModel, why).with_param("instructions")
 }
 
 impl From<SpeechFailure> for ApiError {

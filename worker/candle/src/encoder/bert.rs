@@ -7,8 +7,9 @@ use candle_core::{Result as CandleResult, Tensor};
 use model_boss_engine::{EncoderText, LabelShares};
 
 use super::adapted::TaskMatrices;
+use super::distances::DistanceBuckets;
 use super::family::{EncoderBody, EncoderFamily, EncoderSize, Pause, read_head};
-use super::layers::{EncoderLayer, EncoderPass, biases_by_distance, slopes};
+use super::layers::{EncoderLayer, EncoderPass, slopes};
 use super::parts::{EncoderPart, PartFinder};
 use super::pooling::{DenseActivation, Pooling};
 use super::row_parts::in_parts;
@@ -111,7 +112,7 @@ impl EncoderFamily for EncoderSpec {
         }
         if let TokenPlaces::TableAndDistances { .. } = self.places {
             let path = finder.path("", DISTANCES);
-            let buckets = finder.shape(&path).map_or(super::layers::ALL_BUCKETS, |[buckets, _]| buckets);
+            let buckets = finder.shape(&path).map_or(DistanceBuckets::USUAL.all(), |[buckets, _]| buckets);
             finder.linear("distances", &path, [buckets, self.heads], false);
         }
         if self.kinds.count > 0 {
@@ -175,7 +176,8 @@ impl EncoderFamily for EncoderSpec {
         let mut optional = |name: &str| reader.files().has(name).then(|| reader.tensor(name)).transpose();
         let (positions, kinds) = (optional("positions.weight")?, optional("kinds.weight")?);
         let distances = optional("distances.weight")?;
-        let distances = distances.map(|table| biases_by_distance(&table, longest, &target.device)).transpose();
+        let distances =
+            distances.map(|table| DistanceBuckets::USUAL.biases(&table, longest, &target.device)).transpose();
         let norm = Norm::read(reader, "norm", self.norm)?;
         let layers =
             (0..self.layers).map(|layer| EncoderLayer::read(reader, self, layer)).collect::<Result<Vec<_>, _>>()?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use super::adapted::AdaptedLinear;
 use super::attend::{ScoreBiases, Sight, attend};
@@ -17,14 +17,6 @@ use crate::layers::norm::Norm;
 use crate::layers::rope::Angles;
 use crate::read::reader::WeightReader;
 use crate::spec::Activation;
-
-/// Buckets of distances in each direction, and the distance from which on all are one, as in T5 (Raffel et al., 2019,
-/// arXiv 1910.10683).
-const BUCKETS: usize = 16;
-const FARTHEST: f32 = 128.0;
-
-/// Buckets of both directions.
-pub(crate) const ALL_BUCKETS: usize = 2 * BUCKETS;
 
 pub(crate) struct EncoderLayer {
     query: AdaptedLinear,
@@ -201,28 +193,6 @@ pub(crate) fn slopes(heads: usize) -> Vec<f32> {
     series(whole).chain(series(2 * whole).step_by(2)).take(heads).collect()
 }
 
-/// Biases by distance for texts of up to `longest` tokens, `[heads, 2 * longest - 1]`, from a token that is far in
-/// front to one that is far behind. The table has the shape `[buckets, heads]`.
-pub(crate) fn biases_by_distance(table: &Tensor, longest: usize, device: &Device) -> Result<Tensor> {
-    let farthest = longest as i64 - 1;
-    let buckets: Vec<u32> = (-farthest..=farthest).map(|ahead| bucket(-ahead)).collect();
-    let count = buckets.len();
-    table.index_select(&Tensor::from_vec(buckets, count, device)?, 0)?.t()?.contiguous()
-}
-
-/// The bucket of a distance: near ones have their own, far ones share some by their logarithm.
-fn bucket(behind: i64) -> u32 {
-    let side = if behind < 0 { BUCKETS } else { 0 };
-    let (distance, near) = (behind.unsigned_abs() as usize, BUCKETS / 2);
-    let place = if distance < near {
-        distance
-    } else {
-        let share = (distance as f32 / near as f32).ln() / (FARTHEST / near as f32).ln();
-        (near + (share * (BUCKETS - near) as f32) as usize).min(BUCKETS - 1)
-    };
-    (side + place) as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,12 +201,5 @@ mod tests {
     fn em_1_heads_lose_by_distance_in_a_geometric_series() {
         assert_eq!(slopes(4), [0.25, 0.0625, 0.015_625, 0.003_906_25]);
         assert_eq!(slopes(6)[4..], [0.5, 0.125]);
-    }
-
-    #[test]
-    fn em_1_far_tokens_share_buckets() {
-        let of = |behind: &[i64]| behind.iter().map(|at| bucket(*at)).collect::<Vec<_>>();
-        assert_eq!(of(&[0, 1, 7, 8, 11, 12, 16, 64, 127, 5_000]), [0, 1, 7, 8, 8, 9, 10, 14, 15, 15]);
-        assert_eq!(of(&[-1, -7, -8, -200]), [17, 23, 24, 31]);
     }
 }

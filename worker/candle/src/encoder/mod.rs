@@ -6,6 +6,7 @@ pub(crate) mod attend;
 mod bert;
 mod decoder_judge;
 mod decoder_rows;
+pub(crate) mod distances;
 pub(crate) mod facts;
 pub(crate) mod family;
 pub(crate) mod folder_file;

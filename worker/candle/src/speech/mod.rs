@@ -5,6 +5,9 @@ mod codec;
 mod config;
 mod convolution;
 mod csm;
+mod drawing;
+mod parler;
+mod t5;
 mod vits;
 mod weights;
 
@@ -33,6 +36,7 @@ pub fn load_speaker(
     let on = (on, &device);
     match model_type(&config).as_deref() {
         Some("csm") => csm::load(source, on, progress).map(|speaker| Box::new(speaker) as Box<dyn Speaker>),
+        Some("parler_tts") => parler::load(source, on, progress).map(|speaker| Box::new(speaker) as Box<dyn Speaker>),
         // Files without a kind are taken for the most usual one.
         _ => vits::load(source, on, progress).map(|speaker| Box::new(speaker) as Box<dyn Speaker>),
     }

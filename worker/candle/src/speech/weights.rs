@@ -43,8 +43,9 @@ impl SpeechWeights<'_, '_> {
         self.reader.tensor(name)
     }
 
-    pub(super) fn placed(&self, tensor: CandleResult<Tensor>) -> Result<Tensor, ModelError> {
-        tensor.map_err(|error| ModelError::Device(device::failure(&error)))
+    /// A part that was made of tensors.
+    pub(super) fn made<T>(&self, part: CandleResult<T>) -> Result<T, ModelError> {
+        part.map_err(|error| ModelError::Device(device::failure(&error)))
     }
 
     /// The weight at a path: as it is stored, or a direction and a length for each of its first dimension (Salimans and
@@ -67,7 +68,7 @@ impl SpeechWeights<'_, '_> {
             let own = direction.sqr()?.flatten_from(1)?.sum(1)?.sqrt()?.reshape(lengths.as_slice())?;
             direction.broadcast_mul(&length.broadcast_div(&own)?)
         };
-        self.placed(joined())
+        self.made(joined())
     }
 
     /// The bias at a path, where the files have one.
@@ -80,7 +81,7 @@ impl SpeechWeights<'_, '_> {
     pub(super) fn linear(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
         let weight = self.weight(path, &[outs, ins])?;
         let linear = Linear::new(Matrix::Tensor(weight), self.bias(path, outs)?).in_panels();
-        linear.map_err(|error| ModelError::Device(device::failure(&error)))
+        self.made(linear)
     }
 
     /// A product in the form in which its matrix is stored, with a bias where the files have one: for large models, of
@@ -103,9 +104,9 @@ impl SpeechWeights<'_, '_> {
     /// A convolution of each moment by itself, which is a product.
     pub(super) fn pointwise(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
         let weight = self.weight(path, &[outs, ins, 1])?;
-        let weight = self.placed(weight.squeeze(2).and_then(|weight| weight.contiguous()))?;
+        let weight = self.made(weight.squeeze(2).and_then(|weight| weight.contiguous()))?;
         let linear = Linear::new(Matrix::Tensor(weight), self.bias(path, outs)?).in_panels();
-        linear.map_err(|error| ModelError::Device(device::failure(&error)))
+        self.made(linear)
     }
 
     /// A convolution along time.
@@ -116,14 +117,14 @@ impl SpeechWeights<'_, '_> {
         // Of each result the moments one behind the other.
         let made = weight.permute((0, 2, 1)).and_then(|weight| weight.contiguous());
         let made = made.and_then(|weight| TimeConvolution::new(&weight, bias, dilation));
-        made.map_err(|error| ModelError::Device(device::failure(&error)))
+        self.made(made)
     }
 
     /// A convolution of each number by itself, `[taps, width]` with its bias `[width]`.
     pub(super) fn by_number(&mut self, path: &str, width: usize, taps: usize) -> Result<[Tensor; 2], ModelError> {
         let weight = self.weight(path, &[width, 1, taps])?;
         let bias = self.tensor(&format!("{path}.bias"), &[width])?;
-        let weight = self.placed(weight.squeeze(1).and_then(|weight| weight.t()?.contiguous()))?;
+        let weight = self.made(weight.squeeze(1).and_then(|weight| weight.t()?.contiguous()))?;
         Ok([weight, bias])
     }
 
@@ -134,11 +135,20 @@ impl SpeechWeights<'_, '_> {
         sizes: ConvolutionSizes,
         stride: usize,
     ) -> Result<Upsampling, ModelError> {
-        let ConvolutionSizes { outs, ins, taps, .. } = sizes;
+        let padding = (sizes.taps - stride) / 2;
+        self.upsampling_of(path, sizes, Convolved { stride, padding })
+    }
+
+    /// The same, with so many moments left out at both ends.
+    pub(super) fn upsampling_of(
+        &mut self,
+        path: &str,
+        ConvolutionSizes { outs, ins, taps, .. }: ConvolutionSizes,
+        form: Convolved,
+    ) -> Result<Upsampling, ModelError> {
         let weight = self.weight(path, &[ins, outs, taps])?;
         let bias = self.bias(path, outs)?;
-        let made = Upsampling::new(&weight, bias, Convolved { stride, padding: (taps - stride) / 2 });
-        made.map_err(|error| ModelError::Device(device::failure(&error)))
+        self.made(Upsampling::new(&weight, bias, form))
     }
 
     /// The same for sound that comes piece by piece. Each of the groups makes its own numbers of its own numbers.
@@ -153,7 +163,7 @@ impl SpeechWeights<'_, '_> {
         let bias = self.bias(path, outs)?;
         let made = ungrouped(&weight, groups)
             .and_then(|weight| Upsampling::new(&weight, bias, Convolved { stride, padding: 0 }));
-        made.map_err(|error| ModelError::Device(device::failure(&error)))
+        self.made(made)
     }
 
     /// A norm with its weight and, where its kind has one, its bias.

@@ -1,11 +1,11 @@
 //! One layer: attention to the moments before, and a feed-forward part, each added to the stream.
 
 use candle_core::{Result as CandleResult, Tensor};
-use candle_nn::ops::softmax_last_dim;
 use candle_nn::rotary_emb::rope;
 
 use super::causal_spec::CausalSpec;
 use super::causal_step::CausalStep;
+use super::mixing::mixed;
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
@@ -109,15 +109,6 @@ impl CausalLayer {
         let keys = key.dim(1)?;
         let last = |rows: &Tensor| rows.narrow(1, keys - step.kept.min(keys), step.kept.min(keys));
         *kept = Some([last(&key)?, last(&value)?]);
-        // Query heads that share a head of keys are rows of one product.
-        let query = query.reshape((kv_heads, heads / kv_heads * moments, head))?;
-        let mut scores = query.matmul(&key.t()?.contiguous()?)?;
-        if let Some(mask) = &step.mask {
-            let each = scores.reshape((heads, moments, keys))?.broadcast_add(mask)?;
-            scores = each.reshape((kv_heads, heads / kv_heads * moments, keys))?;
-        }
-        let mixed = softmax_last_dim(&scores)?.matmul(&value.contiguous()?)?;
-        let mixed = mixed.reshape((heads, moments, head))?.transpose(0, 1)?.contiguous()?;
-        self.out.forward(&mixed.reshape((moments, heads * head))?)
+        self.out.forward(&mixed(&query, &key, &value, step.mask.as_ref())?)
     }
 }

@@ -4,6 +4,8 @@ mod causal_layer;
 mod causal_layers;
 mod causal_spec;
 mod causal_step;
+mod mixing;
 
 pub(super) use causal_layers::{CausalLayers, CausalMemory};
 pub(super) use causal_spec::CausalSpec;
+pub(super) use mixing::mixed;

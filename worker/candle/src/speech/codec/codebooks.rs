@@ -30,7 +30,7 @@ impl Codebooks {
             let sums = weights.tensor(&name("embed_sum"), &[codes, width])?;
             let uses = weights.tensor(&name("cluster_usage"), &[codes])?;
             let vectors = uses.maximum(LEAST_USE).and_then(|uses| sums.broadcast_div(&uses.unsqueeze(1)?));
-            weights.placed(vectors)
+            weights.made(vectors)
         };
         let books = (0..count).map(book).collect::<Result<Vec<_>, _>>()?;
         let out = match hidden == outs {

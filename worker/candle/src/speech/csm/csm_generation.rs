@@ -7,9 +7,7 @@ use serde::Deserialize;
 
 use crate::encoder::folder_file::file;
 use crate::error::ModelError;
-
-/// The usual number of most likely codes to draw from, as in `transformers`.
-const USUAL_TOP_K: usize = 50;
+use crate::speech::drawing::rules;
 
 /// Frames of a part without a limit in the file: ten seconds.
 const USUAL_FRAMES: usize = 125;
@@ -46,15 +44,6 @@ impl CsmGeneration {
     /// Reads the file in a folder; without it the most likely codes are taken.
     pub(super) fn read(folder: &Path) -> Result<Self, ModelError> {
         let found: GenerationFile = file(&folder.join("generation_config.json"))?.unwrap_or_default();
-        let rules = |sampled: bool, temperature: Option<f32>, top_k: Option<usize>, top_p: Option<f32>| {
-            let positive = |number: &f32| number.is_finite() && *number > 0.0;
-            SamplingParams {
-                temperature: if sampled { temperature.filter(positive).unwrap_or(1.0) } else { 0.0 },
-                top_k: top_k.unwrap_or(USUAL_TOP_K),
-                top_p: top_p.filter(positive).unwrap_or(1.0),
-                ..SamplingParams::default()
-            }
-        };
         let frames = found.max_new_tokens.filter(|frames| *frames > 0).unwrap_or(USUAL_FRAMES);
         Ok(Self {
             frames: frames.min(MOST_FRAMES),

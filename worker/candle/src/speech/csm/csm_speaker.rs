@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Device, Result as CandleResult, Tensor};
-use model_boss_engine::sampling::{Sampler, SamplingParams};
 use model_boss_engine::{
     DecoderError, PartEnd, PlaceUse, Speaker, SpeakerInfo, SpeakerMemory, SpeechListener, SpokenPart, TorchGenerator,
 };
@@ -17,7 +16,7 @@ use model_boss_weights::model_folder;
 use super::csm_generation::CsmGeneration;
 use super::csm_prompt::CsmPrompt;
 use super::csm_spec::CsmSpec;
-use super::frame_decoder::{CodeDraw, FrameDecoder};
+use super::frame_decoder::FrameDecoder;
 use crate::device;
 use crate::error::ModelError;
 use crate::files::ModelFiles;
@@ -28,6 +27,7 @@ use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 use crate::speech::causal::{CausalLayers, CausalMemory};
 use crate::speech::codec::Mimi;
+use crate::speech::drawing::CodeDraw;
 use crate::speech::weights::SpeechWeights;
 
 /// Characters of a part: what is said in ten seconds, which is as long as a part may be by the model's own settings.
@@ -170,10 +170,8 @@ impl CsmSpeaker {
         listener: &mut dyn SpeechListener,
     ) -> CandleResult<Option<Vec<Vec<u32>>>> {
         let codes = self.spec.codec.codes().min(self.spec.tokens.codes);
-        let draw = |params: &SamplingParams, choice| {
-            CodeDraw::new(Sampler::new(SamplingParams { seed, ..params.clone() }, &[], choice), codes)
-        };
-        let (mut first, mut others) = (draw(&self.generation.first, 0), draw(&self.generation.others, 1));
+        let mut first = CodeDraw::new(&self.generation.first, seed, 0, codes);
+        let mut others = CodeDraw::new(&self.generation.others, seed, 1, codes);
         let end = self.spec.tokens.codebook_eos_token_id;
         let mut memory: CausalMemory = self.layers.memory();
         let mut sound = self.codec.memory();

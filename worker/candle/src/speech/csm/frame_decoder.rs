@@ -1,8 +1,7 @@
 //! The decoder over the codebooks of a frame: from the stream behind the text and the frames so far to the codes of the
 //! next one, codebook by codebook.
 
-use candle_core::{Device, Result as CandleResult, Tensor};
-use model_boss_engine::sampling::Sampler;
+use candle_core::{Result as CandleResult, Tensor};
 
 use super::csm_spec::CsmSpec;
 use crate::device;
@@ -11,6 +10,7 @@ use crate::layers::linear::Linear;
 use crate::layers::norm::Norm;
 use crate::matrix::Matrix;
 use crate::speech::causal::CausalLayers;
+use crate::speech::drawing::CodeDraw;
 use crate::speech::weights::SpeechWeights;
 
 /// The decoder with its weights.
@@ -62,25 +62,5 @@ impl FrameDecoder {
             }
         }
         Ok(codes)
-    }
-}
-
-/// Draws codes, of which the codec has the first ones only.
-pub(super) struct CodeDraw {
-    sampler: Sampler,
-    codes: usize,
-}
-
-impl CodeDraw {
-    /// A draw of one of the first `codes` codes.
-    pub(super) fn new(sampler: Sampler, codes: usize) -> Self {
-        Self { sampler, codes }
-    }
-
-    /// A code by its logits, `[1, codes]`.
-    pub(super) fn code(&mut self, logits: &Tensor) -> CandleResult<u32> {
-        let mut logits = logits.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>()?;
-        logits.truncate(self.codes);
-        self.sampler.sample(&mut logits).ok_or_else(|| candle_core::Error::msg("the model's numbers are not finite"))
     }
 }

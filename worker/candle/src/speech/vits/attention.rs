@@ -55,7 +55,7 @@ impl RelativeAttention {
                 let shape = [1, 2 * window + 1, width / spec.num_attention_heads];
                 let mut read = |name: &str| {
                     let vectors = weights.tensor(&format!("{path}.{name}"), &shape)?;
-                    weights.placed(vectors.squeeze(0))
+                    weights.made(vectors.squeeze(0))
                 };
                 Some([read("emb_rel_k")?, read("emb_rel_v")?])
             }

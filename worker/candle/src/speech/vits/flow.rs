@@ -37,7 +37,7 @@ impl CouplingFlow {
         }
         let turned: Vec<u32> = (0..spec.flow_size as u32).rev().collect();
         let device: &Device = weights.device;
-        let turned = weights.placed(Tensor::from_vec(turned, spec.flow_size, device))?;
+        let turned = weights.made(Tensor::from_vec(turned, spec.flow_size, device))?;
         Ok(Self { layers, turned, half })
     }
 

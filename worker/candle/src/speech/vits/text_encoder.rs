@@ -45,7 +45,7 @@ impl TextEncoderLayers {
     pub(super) fn read(weights: &mut SpeechWeights<'_, '_>, spec: &VitsSpec) -> Result<Self, ModelError> {
         let width = spec.hidden_size;
         let words = weights.tensor("text_encoder.embed_tokens.weight", &[spec.vocab_size, width])?;
-        let words = weights.placed(words * (width as f64).sqrt())?;
+        let words = weights.made(words * (width as f64).sqrt())?;
         let layer = |at| TextEncoderLayer::read(weights, &format!("text_encoder.encoder.layers.{at}"), spec);
         let layers = (0..spec.num_hidden_layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let project = weights.pointwise("text_encoder.project", [2 * spec.flow_size, width])?;
