@@ -38,6 +38,7 @@ mod hostile_text;
 mod instructions;
 mod isolation;
 mod jobs;
+mod jobs_in_trouble;
 mod keys;
 mod kv_cache_type;
 mod lease_chaos;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use model_boss_core::Target;
 use model_boss_http::path::unknown_model;
-use model_boss_http::peek::peek;
+use model_boss_http::peek::{Peeked, peek};
 use model_boss_protocol::ApiError;
 
 use super::openai::understood;
@@ -12,7 +12,11 @@ use crate::api::context::Context;
 
 /// Refuses the body of a job at once, where its route would refuse the names in it later (TR-1, RC-24).
 pub(crate) fn check_ahead(context: &Context, path: &str, body: &Bytes, head: &Parts) -> Result<(), ApiError> {
-    let peeked = peek(body, head, context.limits.json())?;
+    check_names(context, path, peek(body, head, context.limits.json())?)
+}
+
+/// The same of fields that were read already.
+pub(crate) fn check_names(context: &Context, path: &str, peeked: Peeked) -> Result<(), ApiError> {
     // Routes of other APIs have names of their own, or none.
     if !path.starts_with("/v1/") || (peeked.model.is_none() && peeked.task.is_none()) {
         return Ok(());

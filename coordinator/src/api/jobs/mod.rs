@@ -4,6 +4,7 @@ pub(super) mod batches;
 mod content;
 mod events;
 pub(super) mod files;
+mod form_order;
 mod order;
 mod page;
 mod path;

@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::task::spawn_blocking;
 
+use super::form_order::{ArrivingForm, FormPieces, check_form};
 use crate::api::inference::ahead::check_ahead;
 use crate::api::route::Call;
 use crate::jobs::{Jobs, now, owner_of};
@@ -103,7 +104,16 @@ pub(super) async fn accept(call: &mut Call) -> Result<JobId, ApiError> {
                     check_body(call, &endpoint, &body).await?;
                     written(&jobs, &id, body).await?
                 }
-                false => streamed(call, &jobs, &id).await?,
+                false => match ArrivingForm::of(&content_type)? {
+                    None => streamed(call, &jobs, &id, None).await?,
+                    Some((pieces, form)) => {
+                        let (body, form) = tokio::join!(streamed(call, &jobs, &id, Some(pieces)), form.without_files());
+                        // Of a body that broke off the form does not know why.
+                        let (body, form) = (body?, form?);
+                        check_form(call, &endpoint, form).await?;
+                        body
+                    }
+                },
             };
             (fields, content_type, body)
         }
@@ -219,8 +229,14 @@ async fn written(jobs: &Arc<Jobs>, id: &JobId, body: bytes::Bytes) -> Result<(Dr
     done(spawn_blocking(work).await)
 }
 
-/// Writes a body to its file while it arrives.
-async fn streamed(call: &mut Call, jobs: &Arc<Jobs>, id: &JobId) -> Result<(DraftFile, BodyDigest), ApiError> {
+/// Writes a body to its file while it arrives, and passes its pieces on to the reader of a form, as long as that
+/// reads.
+async fn streamed(
+    call: &mut Call,
+    jobs: &Arc<Jobs>,
+    id: &JobId,
+    mut form: Option<FormPieces>,
+) -> Result<(DraftFile, BodyDigest), ApiError> {
     let mut room = jobs.arrival();
     let mut pieces = call.pieces(jobs.file_size())?;
     let mut draft = jobs.draft(KeptKind::Body, id.to_string()).await?;
@@ -231,6 +247,11 @@ async fn streamed(call: &mut Call, jobs: &Arc<Jobs>, id: &JobId) -> Result<(Draf
             room.grow(piece.len() as u64)?;
             digest.add(piece);
             gathered.extend_from_slice(piece);
+            if let Some(reader) = &form
+                && reader.send(piece.clone()).await.is_err()
+            {
+                form = None;
+            }
         }
         if gathered.len() >= PIECE || (piece.is_none() && !gathered.is_empty()) {
             let full = std::mem::take(&mut gathered);
