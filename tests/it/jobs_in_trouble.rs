@@ -124,7 +124,25 @@ async fn rc_26_a_form_is_a_job_whose_file_is_on_the_disk_and_survives_kill_9() {
         assert!(refused.status.is_client_error(), "{query}, {kind}: {refused:?}");
         assert_eq!(refused.error_code(), code, "{refused:?}");
     }
-    let left = std::fs::read_dir(sandbox.path("state/jobs/bodies")).unwrap().count();
+    // The same form again, as clients send it: with another boundary.
+    let named = async |form: &[u8], boundary: &str, query: &str| {
+        let mut request =
+            boss.client().request(Method::POST, &format!("{JOBS}?kind=transcription{query}"), form.to_vec());
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        request.headers_mut().insert(CONTENT_TYPE, kind.parse().unwrap());
+        request.headers_mut().insert("idempotency-key", HeaderValue::from_static("minutes"));
+        boss.client().send(request).await
+    };
+    let small = [part("name=\"file\"", b"abc"), part("name=\"model\"", b"ears"), b"--limit--\r\n".to_vec()].concat();
+    let first = named(&small, "limit", "").await;
+    let again = String::from_utf8(small.clone()).unwrap().replace("--limit", "--other");
+    let second = named(again.as_bytes(), "other", "").await;
+    assert_eq!((first.status.as_u16(), &first.json()["id"]), (202, &second.json()["id"]), "{second:?}");
+    let other = String::from_utf8(small.clone()).unwrap().replace("abc", "abd");
+    for (form, query) in [(other.as_bytes(), ""), (&small[..], "&priority=1")] {
+        assert_eq!(named(form, "limit", query).await.error_code(), "idempotency_mismatch");
+    }
+    let left = std::fs::read_dir(sandbox.path("state/jobs/bodies")).unwrap().count() - 1;
     assert_eq!(left, 1, "nothing is kept of what was refused");
     boss.kill().await;
     model.behave(Behaviour::default());
@@ -211,5 +229,54 @@ async fn rc_26_a_webhook_that_was_cut_by_kill_9_comes_again_with_its_id_and_a_si
     })
     .await;
     assert_eq!(delivered["state"], "succeeded", "{delivered}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_26_jobs_and_lines_for_a_model_that_is_away_do_not_keep_those_of_others() {
+    let sandbox = Sandbox::new().with_config("[jobs]\nin_flight = 8\nbatch_in_flight = 8\nbatches = 2");
+    let held = Behaviour { hold_load: true, ..Behaviour::default() };
+    let mut away = sandbox.fake_model_with("away", "vram = \"64MiB\"", held);
+    let _free = sandbox.fake_model_with("free", "vram = \"64MiB\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    let order = |model: &str| json!({ "kind": "chat", "body": question(model, "?") });
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        waiting.push(accepted(&boss, &order("away")).await);
+    }
+    let worker = away.worker().await;
+    for _ in 0..5 {
+        let id = accepted(&boss, &order("free")).await;
+        assert_eq!(ended(&boss, &id).await["state"], "succeeded");
+    }
+    // Two batches, of which one cannot go on.
+    let batch = async |model: &str| {
+        let line = |at: usize| json!({ "custom_id": at.to_string(), "method": "POST", "url": "/v1/chat/completions", "body": question(model, "?") });
+        let lines: String = (0..12).map(|at| format!("{}\n", line(at))).collect();
+        let form = format!(
+            "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b\r\nContent-Disposition: \
+             form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{lines}\r\n--b--\r\n"
+        );
+        let mut request = boss.client().request(Method::POST, "/v1/files", form);
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("multipart/form-data; boundary=b"));
+        let file = boss.client().send(request).await.json()["id"].clone();
+        let wish = json!({ "input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h" });
+        let made = boss.client().post("/v1/batches", &wish).await;
+        made.json()["id"].as_str().unwrap_or_else(|| panic!("{made:?}")).to_owned()
+    };
+    let status = async |id: &str| boss.read(&format!("/v1/batches/{id}")).await["status"].as_str().unwrap().to_owned();
+    let stuck = batch("away").await;
+    let done = batch("free").await;
+    let completed = async || (status(&done).await == "completed").then_some(());
+    until(PATIENCE, "the batch for the free model is answered", completed).await;
+    assert_eq!(status(&stuck).await, "in_progress");
+    worker.finish_load();
+    for id in &waiting {
+        assert_eq!(ended(&boss, id).await["state"], "succeeded");
+    }
+    until(PATIENCE, "the other batch too", async || (status(&stuck).await == "completed").then_some(())).await;
+    let sound = json!({ "input_file_id": "file-1", "endpoint": "/v1/audio/speech", "completion_window": "24h" });
+    let refused = boss.client().post("/v1/batches", &sound).await;
+    assert!(refused.status == 400 && refused.error_message().contains("sound"), "{refused:?}");
     boss.finish().await;
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::args::ReadArgs;
 use super::error::CliError;
-use super::jobs::{save, upload_form, with_query};
+use super::jobs::{save, steadily, upload_form, with_query};
 use super::progress_line::{ProgressLine, ProgressUnit, ShownProgress};
 use super::runtime::{print, small_runtime};
 use super::tables::{items, pretty, table, text};
@@ -125,8 +125,10 @@ async fn submit(client: &Client, args: &BatchSubmitArgs) -> Result<ExitCode, Cli
 /// Waits for the end of a batch, with its progress, and writes its files.
 async fn wait(client: &Client, id: &str, files: &BatchFiles) -> Result<ExitCode, CliError> {
     let (mut line, began) = (ProgressLine::new(), Instant::now());
+    let (path, mut was_there) = (path_of(id), false);
     let batch = loop {
-        let batch = client.get(&path_of(id)).await?;
+        let batch = steadily(was_there, || client.get(&path)).await?;
+        was_there = true;
         let (counts, status) = (&batch["request_counts"], text(&batch["status"]));
         let number = |name: &str| counts[name].as_u64().unwrap_or(0);
         let completed = number("completed").saturating_add(number("failed"));

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::Method;
-use model_boss_client::{Client, in_path};
+use model_boss_client::{Client, ClientError, in_path};
 use model_boss_host::clocks::unix_time;
 use model_boss_host::terminal;
 use serde_json::{Value, json};
@@ -21,6 +22,10 @@ use super::views::number_or_word;
 use super::watch;
 
 const JOBS: &str = "/api/v1/jobs";
+/// How long a coordinator may be away while the end of a job is waited for.
+const RESTART: Duration = Duration::from_secs(60);
+/// The pause before it is asked again.
+const AGAIN: Duration = Duration::from_millis(500);
 /// The line between the parts of a form. It is in no text of a person, and long enough to be in no file by chance.
 const EDGE: &str = "model-boss-form-8f1c2b7e5d904a63";
 
@@ -268,12 +273,36 @@ pub(super) fn upload_form(purpose: &str, file: &Path) -> Result<(String, Bytes),
     Ok((format!("multipart/form-data; boundary={EDGE}"), form_of(&parts)?))
 }
 
-/// A job once it has ended.
+/// A job once it has ended. A coordinator that restarts meanwhile is waited for.
 async fn ended(client: &Client, id: &str) -> Result<Value, CliError> {
+    let path = format!("{}?wait=30s", path_of(id));
+    let mut was_there = false;
     loop {
-        let job = client.get(&format!("{}?wait=30s", path_of(id))).await?;
+        let job = steadily(was_there, || client.get(&path)).await?;
+        was_there = true;
         if !job["ended"].is_null() {
             return Ok(job);
+        }
+    }
+}
+
+/// The answer to a question that is asked again while the coordinator is away or says that it cannot answer now.
+/// `was_there`: whether it answered before.
+pub(super) async fn steadily<F: Future<Output = Result<Value, ClientError>>>(
+    was_there: bool,
+    ask: impl Fn() -> F,
+) -> Result<Value, ClientError> {
+    let mut away = None;
+    loop {
+        match ask().await {
+            Err(error) if error.may_pass(was_there || away.is_some()) => {
+                let since = *away.get_or_insert_with(Instant::now);
+                if since.elapsed() > RESTART {
+                    return Err(error);
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            answer => return answer,
         }
     }
 }

@@ -63,6 +63,22 @@ pub enum ClientError {
     Json(#[source] serde_json::Error),
 }
 
+/// Codes of a coordinator that shuts down, or has not read its jobs yet.
+const AWAY: [&str; 2] = ["draining", "job_store_unavailable"];
+
+impl ClientError {
+    /// Whether the coordinator went away or cannot answer for now, as while it restarts. Of one that was never there
+    /// this is not known: `was_there` says of the last question whether it had an answer.
+    pub fn may_pass(&self, was_there: bool) -> bool {
+        match self {
+            Self::Connection(..) => true,
+            Self::NoCoordinator(..) => was_there,
+            Self::Api(body) => body.error.code.as_deref().is_some_and(|code| AWAY.contains(&code)),
+            _ => false,
+        }
+    }
+}
+
 /// A client of one coordinator.
 #[derive(Clone)]
 pub struct Client {

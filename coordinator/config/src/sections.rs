@@ -256,7 +256,7 @@ section! {
         /// The most jobs that may wait or run; a further one is refused.
         open: usize = 10_000,
         /// Jobs in the queue of requests at once; the others wait behind them.
-        in_flight: usize = 32,
+        in_flight: usize = 64,
         /// How long an ended job and its result are kept.
         keep: Duration = Duration::from_secs(7 * 86_400),
         /// The disk that bodies, results and files may take in all.
@@ -267,10 +267,10 @@ section! {
         crashes: usize = 3,
         /// The most lines of a batch.
         batch_lines: usize = 50_000,
-        /// Lines of all batches in the queue of requests at once.
-        batch_in_flight: usize = 16,
+        /// Lines of all batches in the queue of requests at once; each of `batches` has its part.
+        batch_in_flight: usize = 64,
         /// Batches whose lines are answered at once; the others wait.
-        batches: usize = 2,
+        batches: usize = 4,
         /// Hosts that webhooks may go to, by HTTPS; none: webhooks are off.
         webhook_hosts: Vec<String> = Vec::new(),
         /// Hosts that may have private addresses and speak plain HTTP, for webhooks inside a network.

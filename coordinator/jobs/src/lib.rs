@@ -18,8 +18,8 @@ mod webhook;
 
 pub use batch::{
     BatchCounts, BatchLineError, BatchOrder, BatchRecord, BatchRules, BatchState, InputLine, KeptLines, LineFault,
-    LineOutcome, LinePlan, LineSpot, MAX_LINE_ERRORS, ValidatedInput, keep_whole_lines, output_line, read_line,
-    scan_input,
+    LineOrder, LineOutcome, LinePlan, LineSpot, MAX_LINE_ERRORS, ValidatedInput, keep_whole_lines, output_line,
+    read_line, scan_input,
 };
 pub use digest::BodyDigest;
 pub use files::{DraftFile, JobFolder, KeptKind};

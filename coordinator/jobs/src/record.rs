@@ -80,6 +80,8 @@ pub struct JobOrder {
     pub body_bytes: u64,
     /// The digest of its body, so that a repeated order is told from another one.
     pub body_digest: String,
+    /// The model that is asked first, as far as the body tells.
+    pub model: Option<String>,
     /// Headers that set model-boss's own fields of a request.
     pub headers: BTreeMap<String, String>,
     /// The priority, where the order has one.
@@ -132,6 +134,9 @@ pub struct JobRecord {
     pub body_bytes: u64,
     /// The digest of its body.
     pub body_digest: String,
+    /// The model that is asked first, as far as the body tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Headers that set model-boss's own fields of a request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
@@ -221,6 +226,7 @@ impl JobRecord {
             content_type,
             body_bytes,
             body_digest,
+            model,
             headers,
             priority,
             deadline,
@@ -234,6 +240,7 @@ impl JobRecord {
             content_type,
             body_bytes,
             body_digest,
+            model,
             headers,
             priority,
             deadline,
@@ -355,6 +362,7 @@ pub(crate) mod tests {
             content_type: "application/json".to_owned(),
             body_bytes: 10,
             body_digest: "d".to_owned(),
+            model: None,
             headers: BTreeMap::new(),
             priority: None,
             deadline: None,

@@ -62,6 +62,8 @@ pub struct JobTable {
     keys: HashMap<(String, String), JobId>,
     /// The jobs in flight of each client.
     clients: HashMap<String, usize>,
+    /// The jobs in flight that ask each model.
+    models: HashMap<Option<String>, usize>,
     counts: JobCounts,
     bytes: u64,
     revision: u64,
@@ -124,19 +126,32 @@ impl JobTable {
     }
 
     /// Takes up the next job: the most important one, the oldest first. Where others wait too, a client has at most
-    /// half of all places, so that one client's jobs do not keep those of others from the queue.
+    /// half of all places, so that one client's jobs do not keep those of others from the queue. The jobs of one model
+    /// have at most half of the places that other models' jobs leave: while they wait for their model, there is always a
+    /// place for a model that is free.
     pub fn take_next(&mut self, now: WallTime, limits: TableLimits) -> Option<JobId> {
         self.wake(now);
         if self.counts.in_flight >= limits.in_flight {
             return None;
         }
         let share = limits.in_flight.div_ceil(2);
-        let has_place = |id: &JobId| {
-            let client = self.entries.get(id).map_or("", |entry| &entry.record.owner.client);
-            self.clients.get(client).copied().unwrap_or(0) < share
+        let client_may =
+            |entry: &TableEntry| self.clients.get(&entry.record.owner.client).copied().unwrap_or(0) < share;
+        let model_may = |entry: &TableEntry| {
+            let own = self.models.get(&entry.record.model).copied().unwrap_or(0);
+            let left = limits.in_flight.saturating_sub(self.counts.in_flight.saturating_sub(own));
+            entry.record.model.is_none() || own < left.div_ceil(2)
         };
-        let first = self.ready.iter().find(|(_, id)| has_place(id)).or_else(|| self.ready.first());
-        let id = first.map(|(_, id)| id.clone())?;
+        let mut first = None;
+        for (_, id) in &self.ready {
+            let Some(entry) = self.entries.get(id).filter(|entry| model_may(entry)) else { continue };
+            if client_may(entry) {
+                first = Some(id);
+                break;
+            }
+            first = first.or(Some(id));
+        }
+        let id = first.cloned()?;
         self.change(&id, |entry| {
             entry.in_flight = true;
             entry.tries = entry.tries.saturating_add(1);
@@ -228,6 +243,7 @@ impl JobTable {
                 match entry.rests_until {
                     _ if entry.in_flight => {
                         *self.clients.entry(entry.record.owner.client.clone()).or_default() += 1;
+                        *self.models.entry(entry.record.model.clone()).or_default() += 1;
                     }
                     Some(until) => _ = self.resting.insert((until, id)),
                     None => _ = self.ready.insert((entry.record.rank(), id)),
@@ -248,12 +264,8 @@ impl JobTable {
                 }
                 match entry.rests_until {
                     _ if entry.in_flight => {
-                        let client = &entry.record.owner.client;
-                        let left = self.clients.get(client).map_or(0, |count| count.saturating_sub(1));
-                        match left {
-                            0 => _ = self.clients.remove(client),
-                            left => _ = self.clients.insert(client.clone(), left),
-                        }
+                        one_less(&mut self.clients, &entry.record.owner.client);
+                        one_less(&mut self.models, &entry.record.model);
                     }
                     Some(until) => _ = self.resting.remove(&(until, id)),
                     None => _ = self.ready.remove(&(entry.record.rank(), id)),
@@ -270,6 +282,14 @@ impl JobTable {
             JobState::Failed => &mut self.counts.failed,
             JobState::Cancelled => &mut self.counts.cancelled,
         }
+    }
+}
+
+/// One job less of a client or a model.
+fn one_less<K: std::hash::Hash + Eq + Clone>(counts: &mut HashMap<K, usize>, of: &K) {
+    match counts.get(of).map_or(0, |count| count.saturating_sub(1)) {
+        0 => _ = counts.remove(of),
+        left => _ = counts.insert(of.clone(), left),
     }
 }
 
@@ -310,6 +330,29 @@ mod tests {
         assert_eq!(all(&mut table, NOW), ["job-0004", "job-0001", "job-0005", "job-0003"]);
         assert_eq!((table.counts().in_flight, table.counts().waiting, table.open()), (4, 2, 6));
         assert_eq!(table.before(&JobId::named("job-0004")), None);
+    }
+
+    #[test]
+    fn rc_26_jobs_that_wait_for_one_model_leave_places_for_those_of_others() {
+        let mut table = JobTable::default();
+        let of = |number: u64, model: &str, priority: u8| JobRecord {
+            model: Some(model.to_owned()),
+            ..job(number, "a", priority)
+        };
+        for number in 1..=9 {
+            table.insert(of(number, "blocked", 5));
+        }
+        let limits = TableLimits { in_flight: 8, ..LIMITS };
+        let taken = |table: &mut JobTable| names(std::iter::from_fn(|| table.take_next(NOW, limits)));
+        assert_eq!(taken(&mut table).len(), 4, "half of the places");
+        for (number, model) in [(20, "other"), (21, "other"), (22, "other"), (30, "third"), (40, "fourth")] {
+            table.insert(of(number, model, 9));
+        }
+        assert_eq!(taken(&mut table), ["job-0020", "job-0021", "job-0030", "job-0040"], "half of what is left");
+        table.rest(&JobId::named("job-0020"), NOW.after(Duration::from_secs(9)));
+        assert_eq!(taken(&mut table), [] as [&str; 0], "the last place is for a model that comes");
+        assert!(table.remove(&JobId::named("job-0001")).is_some());
+        assert_eq!(taken(&mut table), ["job-0022"]);
     }
 
     #[test]

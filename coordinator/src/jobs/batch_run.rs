@@ -13,14 +13,14 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http_body_util::BodyExt;
 use model_boss_jobs::{
-    BatchCounts, BatchRecord, BatchRules, BatchState, FilePurpose, KeptKind, LineOutcome, LinePlan, StoredUpload,
-    ValidatedInput, keep_whole_lines, output_line, read_line, scan_input,
+    BatchCounts, BatchRecord, BatchRules, BatchState, FilePurpose, KeptKind, LineOrder, LineOutcome, LinePlan,
+    StoredUpload, ValidatedInput, keep_whole_lines, output_line, read_line, scan_input,
 };
 use model_boss_protocol::{ApiError, ErrorSource, Priority};
 use serde_json::value::RawValue;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::book::{BatchRun, has_work, put_batch, put_upload};
@@ -37,6 +37,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The interval of writes to the disk itself: the lines of a lost machine's last moments are answered again.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// The time without an answer after which another model's lines are sent beside those that wait.
+const STALLED: Duration = Duration::from_secs(30);
 /// The header of a request's client.
 const CLIENT: &str = "x-client-id";
 
@@ -57,6 +59,7 @@ enum BatchStop {
 struct AnsweredLine {
     text: Vec<u8>,
     is_error: bool,
+    number: u32,
 }
 
 /// A file to which whole lines are added.
@@ -206,22 +209,30 @@ impl Jobs {
         counts: &watch::Sender<BatchCounts>,
     ) -> Result<BatchStop, ApiError> {
         let mut lines: JoinSet<Result<AnsweredLine, ApiError>> = JoinSet::new();
-        let order = opened.plan.open_by_model();
-        let mut next = order.iter().copied().peekable();
-        let mut model = next.peek().map(|index| opened.plan.model_of(*index));
+        let open = opened.plan.open_by_model().into_iter().map(|index| (index, opened.plan.model_of(index)));
+        let mut order = LineOrder::new(open, self.settings.batch_in_flight / self.settings.batches.max(1));
         let mut syncs = tokio::time::interval(SYNC_EVERY);
         let until_expiry = record.expires.since(now());
         let expiry = sleep(until_expiry);
         tokio::pin!(expiry);
+        let stall = sleep(STALLED);
+        tokio::pin!(stall);
         loop {
-            // The next model's lines wait for the last one of this model.
-            if let Some(index) = next.peek()
-                && lines.is_empty()
-            {
-                model = Some(opened.plan.model_of(*index));
+            while let Some(index) = order.send() {
+                let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else {
+                    continue;
+                };
+                let line = BatchLine {
+                    jobs: Arc::clone(self),
+                    record: record.clone(),
+                    input: Arc::clone(&opened.input),
+                    rules: Arc::clone(&opened.rules),
+                    spot: (spot.offset, spot.length),
+                    number: index,
+                };
+                lines.spawn(line.answer());
             }
-            let may_send = next.peek().is_some_and(|index| Some(opened.plan.model_of(*index)) == model);
-            if lines.is_empty() && !may_send {
+            if lines.is_empty() && !order.has_more() {
                 return Ok(BatchStop::Done);
             }
             tokio::select! {
@@ -238,22 +249,18 @@ impl Jobs {
                         .into_iter()
                         .map(|line| line.unwrap_or_else(|_| Err(model_boss_http::error::panic_error())))
                         .collect::<Result<_, _>>()?;
+                    for line in &answered {
+                        order.answered(opened.plan.model_of(line.number));
+                    }
+                    stall.as_mut().reset(Instant::now() + STALLED);
                     self.write_lines(opened, answered).await?;
                     counts.send_replace(opened.counts());
                     self.revision.send_modify(|revision| *revision = revision.wrapping_add(1));
                 }
-                place = Arc::clone(&self.line_places).acquire_owned(), if may_send => {
-                    let (Ok(place), Some(index)) = (place, next.next()) else { continue };
-                    let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else { continue };
-                    let line = BatchLine {
-                        jobs: Arc::clone(self),
-                        record: record.clone(),
-                        input: Arc::clone(&opened.input),
-                        rules: Arc::clone(&opened.rules),
-                        spot: (spot.offset, spot.length),
-                        number: index,
-                    };
-                    lines.spawn(line.answer(place));
+                () = &mut stall => {
+                    // Its lines wait on, beside those of the next model.
+                    order.pass_on();
+                    stall.as_mut().reset(Instant::now() + STALLED);
                 }
                 _ = syncs.tick() => opened.sync().await?,
             }
@@ -395,8 +402,8 @@ enum LineStep {
 }
 
 impl BatchLine {
-    /// Sends the line until it has an answer, and keeps its place in the queue meanwhile.
-    async fn answer(self, place: OwnedSemaphorePermit) -> Result<AnsweredLine, ApiError> {
+    /// Sends the line until it has an answer.
+    async fn answer(self) -> Result<AnsweredLine, ApiError> {
         let (offset, length) = self.spot;
         let input = Arc::clone(&self.input);
         let text = on_disk(move || {
@@ -421,7 +428,6 @@ impl BatchLine {
             }
             tries = tries.saturating_add(1);
         };
-        drop(place);
         Ok(answered)
     }
 
@@ -431,7 +437,11 @@ impl BatchLine {
             Ok(sender) => sender,
             Err(error) => {
                 let outcome = LineOutcome::Unanswered { code: error.code.as_str(), message: &error.message };
-                return LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error: true });
+                return LineStep::Done(AnsweredLine {
+                    text: output_line(&id, custom_id, &outcome),
+                    is_error: true,
+                    number: self.number,
+                });
             }
         };
         let client = Some(self.record.owner.client.clone()).filter(|name| name != model_boss_http::peek::ANONYMOUS);
@@ -466,7 +476,7 @@ impl BatchLine {
             None => LineOutcome::Unanswered { code: "invalid_answer", message: "the answer is not JSON" },
         };
         let is_error = body.is_none() || status >= 400;
-        LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error })
+        LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error, number: self.number })
     }
 }
 

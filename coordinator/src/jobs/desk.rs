@@ -15,7 +15,7 @@ use model_boss_jobs::{
 };
 use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
 use serde_json::Value;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -77,8 +77,6 @@ pub(crate) struct Jobs {
     pub(super) wake: Notify,
     /// Tells the task of batches the same.
     pub(super) wake_batches: Notify,
-    /// The places of lines of batches in the queue of requests.
-    pub(super) line_places: Arc<Semaphore>,
     pub(super) gate: watch::Sender<StoreGate>,
     pub(super) router: OnceLock<Router>,
     pub(super) keys: Arc<LiveKeys>,
@@ -112,7 +110,6 @@ impl Jobs {
             hosts: settings.webhook_hosts.clone(),
             private_hosts: settings.webhook_private_hosts.clone(),
         };
-        let line_places = Arc::new(Semaphore::new(settings.batch_in_flight.clamp(1, Semaphore::MAX_PERMITS)));
         Ok(Arc::new(Self {
             settings,
             state,
@@ -122,7 +119,6 @@ impl Jobs {
             revision: watch::Sender::new(0),
             wake: Notify::new(),
             wake_batches: Notify::new(),
-            line_places,
             gate: watch::Sender::new(StoreGate::Opening("the jobs are being read".to_owned())),
             router: OnceLock::new(),
             keys,
@@ -384,7 +380,10 @@ pub(crate) fn no_job(id: &JobId) -> ApiError {
 }
 
 fn same_order(known: &JobRecord, order: &JobOrder) -> Result<(), ApiError> {
-    if known.body_digest == order.body_digest && known.endpoint == order.endpoint {
+    if known.body_digest == order.body_digest
+        && (&known.endpoint, known.priority) == (&order.endpoint, order.priority)
+        && known.webhook.as_ref().map(|hook| &hook.target) == order.webhook.as_ref()
+    {
         return Ok(());
     }
     let message = format!("this Idempotency-Key was used for {}, whose order is another one; use a new key", known.id);

@@ -84,6 +84,34 @@ fn rc_28_files_that_are_cut_off_are_refused() {
 }
 
 #[test]
+fn rc_28_streams_behind_each_other_are_one_recording() {
+    let seconds = |file: Vec<u8>| decode(file, &AudioLimits::default()).unwrap().duration().as_secs_f64();
+    for name in ["vorbis-44k.ogg", "opus-mono.ogg"] {
+        let (one, three) = (seconds(file(name)), seconds(file(name).repeat(3)));
+        assert!((three - 3.0 * one).abs() < 0.02, "{name}: {one} s, three of it {three} s");
+    }
+    // Of another rate: what servers of radio stations send.
+    let both = seconds([file("vorbis-44k.ogg"), file("opus-mono.ogg")].concat());
+    assert!((both - seconds(file("vorbis-44k.ogg")) - seconds(file("opus-mono.ogg"))).abs() < 0.02, "{both} s");
+    let limits = AudioLimits { longest: Duration::from_millis(700), ..AudioLimits::default() };
+    assert!(matches!(decode(file("opus-mono.ogg").repeat(3), &limits), Err(AudioError::TooLong { .. })));
+}
+
+#[test]
+fn rc_28_pages_that_are_missing_leave_silence_and_later_sound_stays_where_it_was() {
+    let whole = file("opus-mono.ogg").repeat(1);
+    let starts: Vec<usize> =
+        (0..whole.len() - 4).filter(|at| whole[*at..].starts_with(b"OggS")).chain([whole.len()]).collect();
+    let length = |file: &[u8]| decode(file.to_vec(), &AudioLimits::default()).map(|sound| sound.samples.len());
+    let expected = length(&whole).unwrap();
+    for lost in 3..starts.len().saturating_sub(2) {
+        let shorter = [&whole[..starts[lost]], &whole[starts[lost + 1]..]].concat();
+        let heard = length(&shorter).unwrap();
+        assert!(heard.abs_diff(expected) < 16_000 / 10, "without page {lost}: {heard} of {expected}");
+    }
+}
+
+#[test]
 fn rc_28_what_is_no_sound_is_refused_in_words() {
     let limits = AudioLimits::default();
     assert_eq!(decode(Vec::new(), &limits), Err(AudioError::Empty));

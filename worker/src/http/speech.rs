@@ -126,6 +126,13 @@ fn form_of(fields: &RequestFields<'_>) -> Result<SpeechForm, ApiError> {
 
 fn wish_of(fields: &RequestFields<'_>, speaking: &Speaking, worker: &WorkerState) -> Result<SpeechWish, ApiError> {
     let text: String = fields.require("input")?;
+    // Programs and tokenizers may end a text there.
+    if text.contains('\0') {
+        return Err(ApiError::invalid(
+            "input",
+            "'input' has the character U+0000, which nothing can say: leave it out",
+        ));
+    }
     let length = text.chars().count();
     if length > LONGEST_SPEECH {
         let message = format!("'input' has {length} characters; it may have {LONGEST_SPEECH}: send the text in parts");

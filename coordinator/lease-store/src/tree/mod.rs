@@ -405,7 +405,7 @@ fn environment(pid: u32) -> Option<Vec<u8>> {
         if stat.has_environment {
             break;
         }
-        thread::sleep(Duration::from_millis(1));
+        thread::park_timeout(Duration::from_millis(1));
     }
     read()
 }

@@ -11,25 +11,34 @@ use super::openai::understood;
 use crate::api::context::Context;
 
 /// Refuses the body of a job at once, where its route would refuse the names in it later (TR-1, RC-24).
-pub(crate) fn check_ahead(context: &Context, path: &str, body: &Bytes, head: &Parts) -> Result<(), ApiError> {
+/// Returns the name of the model that is asked first, if the body tells it.
+pub(crate) fn check_ahead(
+    context: &Context,
+    path: &str,
+    body: &Bytes,
+    head: &Parts,
+) -> Result<Option<String>, ApiError> {
     check_names(context, path, peek(body, head, context.limits.json())?)
 }
 
 /// The same of fields that were read already.
-pub(crate) fn check_names(context: &Context, path: &str, peeked: Peeked) -> Result<(), ApiError> {
+pub(crate) fn check_names(context: &Context, path: &str, peeked: Peeked) -> Result<Option<String>, ApiError> {
     // Routes of other APIs have names of their own, or none.
     if !path.starts_with("/v1/") || (peeked.model.is_none() && peeked.task.is_none()) {
-        return Ok(());
+        return Ok(peeked.model.map(|model| model.to_string()));
     }
     let (_, resolved) = understood(context, peeked)?;
-    match &resolved.ladder().first.target {
+    let first = &resolved.ladder().first.target;
+    if let Target::Local(id) = first
         // A model by its path is found when it is loaded.
-        Target::Local(id) if resolved.ladder().rest.is_empty() && !id.as_str().starts_with(['/', '.', '~']) => {
-            match context.catalog.current().find(id.as_str()) {
-                Some(_) => Ok(()),
-                None => Err(unknown_model(id.as_str())),
-            }
-        }
-        Target::Local(_) | Target::Cloud { .. } => Ok(()),
+        && resolved.ladder().rest.is_empty()
+        && !id.as_str().starts_with(['/', '.', '~'])
+        && context.catalog.current().find(id.as_str()).is_none()
+    {
+        return Err(unknown_model(id.as_str()));
     }
+    Ok(Some(match first {
+        Target::Local(id) => id.as_str().to_owned(),
+        cloud @ Target::Cloud { .. } => format!("{cloud:?}"),
+    }))
 }

@@ -18,6 +18,8 @@ use crate::jobs::{BatchObject, BatchWish, owner_of};
 const MOST: usize = 100;
 /// The part of a path before the id.
 const ROOT: &str = "/batches/";
+/// The beginning of routes whose requests or answers are sound, which a line of JSON cannot hold.
+const SOUND: &str = "/v1/audio/";
 /// The bounds of a batch's time.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30 * 86_400);
@@ -64,6 +66,10 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     let BatchBody { input_file_id, endpoint, completion_window, metadata } = body;
     let endpoint = endpoint.strip_prefix("/api/v1/").map_or_else(|| endpoint.clone(), |rest| format!("/v1/{rest}"));
     let described = call.description.get();
+    if endpoint.starts_with(SOUND) {
+        let message = format!("'{endpoint}' takes or gives sound, and a line of a batch is JSON; send each as a job");
+        return Err(ApiError::invalid("endpoint", message));
+    }
     if !described.is_some_and(|api| api.takes_jobs(&endpoint)) {
         let paths = described.map(|api| api.job_paths().join(", ")).unwrap_or_default();
         let shown: String = endpoint.chars().take(100).collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use futures_util::stream::unfold;
 use model_boss_http::form::FormBody;
+use model_boss_jobs::BodyDigest;
 use model_boss_protocol::{ApiError, ErrorCode, form_boundary};
 use multer::{Field, Multipart};
 use tokio::sync::mpsc;
@@ -40,24 +41,30 @@ impl ArrivingForm {
         Ok(Some((sender, Self { pieces, boundary })))
     }
 
-    /// The form without the content of its files, once it has come to its end.
-    pub(super) async fn without_files(self) -> Result<Bytes, ApiError> {
+    /// The form without the content of its files, once it has come to its end, and the digest of its parts: each time
+    /// that a client sends a form, it has another boundary.
+    pub(super) async fn without_files(self) -> Result<(Bytes, BodyDigest), ApiError> {
         let Self { pieces, boundary } = self;
         let next = async |mut pieces: mpsc::Receiver<Bytes>| {
             pieces.recv().await.map(|piece| (Ok::<_, std::convert::Infallible>(piece), pieces))
         };
         let mut form = Multipart::new(Box::pin(unfold(pieces, next)), boundary.clone());
-        let mut short = Vec::new();
+        let (mut short, mut digest) = (Vec::new(), BodyDigest::default());
         while let Some(field) = form.next_field().await.map_err(|error| refused(&error))? {
-            add(&mut short, &boundary, field).await?;
+            add(&mut short, &mut digest, &boundary, field).await?;
         }
         short.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-        Ok(short.into())
+        Ok((short.into(), digest))
     }
 }
 
 /// Adds a part, of a file its head alone.
-async fn add(short: &mut Vec<u8>, boundary: &str, mut field: Field<'static>) -> Result<(), ApiError> {
+async fn add(
+    short: &mut Vec<u8>,
+    digest: &mut BodyDigest,
+    boundary: &str,
+    mut field: Field<'static>,
+) -> Result<(), ApiError> {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     let name = field.name().unwrap_or_default().to_owned();
     let file = field.file_name().map(|file| format!("; filename=\"{}\"", quoted(file)));
@@ -68,7 +75,12 @@ async fn add(short: &mut Vec<u8>, boundary: &str, mut field: Field<'static>) -> 
         file.unwrap_or_default()
     );
     short.extend_from_slice(head.as_bytes());
+    let head = format!("{name:?} {:?}", field.file_name());
+    digest.add(format!("{} {head}", head.len()).as_bytes());
+    let mut length = 0_u64;
     while let Some(piece) = field.chunk().await.map_err(|error| refused(&error))? {
+        digest.add(&piece);
+        length += piece.len() as u64;
         if !is_file {
             short.extend_from_slice(&piece);
         }
@@ -76,16 +88,18 @@ async fn add(short: &mut Vec<u8>, boundary: &str, mut field: Field<'static>) -> 
             return Err(ApiError::invalid(name, format!("the form's fields have more than {MOST_TEXT} bytes of text")));
         }
     }
+    digest.add(format!(" {length};").as_bytes());
     short.extend_from_slice(b"\r\n");
     Ok(())
 }
 
-/// Refuses a form at once, where its route would refuse its fields later. The form has no content of files.
+/// Refuses a form at once, where its route would refuse its fields later. The form has no content of files. Returns the
+/// name of the model that is asked.
 pub(super) fn check_form(
     call: &Call,
     endpoint: &str,
     short: Bytes,
-) -> impl Future<Output = Result<(), ApiError>> + Send + use<> {
+) -> impl Future<Output = Result<Option<String>, ApiError>> + Send + use<> {
     let (context, head, path) = (Arc::clone(&call.context), call.head(), endpoint.to_owned());
     let length = short.len();
     let check = move || {

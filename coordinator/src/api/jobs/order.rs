@@ -93,29 +93,29 @@ pub(super) async fn accept(call: &mut Call) -> Result<JobId, ApiError> {
         .map_err(|error| ApiError::new(ErrorCode::Internal, format!("the system gives no random numbers: {error}")))?;
     let target = call.request.uri();
     let is_in_query = parameters(target).any(|(name, _)| name == "endpoint" || name == "kind");
-    let (fields, content_type, body) = match is_in_query {
+    let (fields, content_type, body, model) = match is_in_query {
         true => {
             let fields = fields_of(target)?;
             let content_type = content_type(call.request.headers())?;
             let endpoint = endpoint(call, &fields)?;
-            let body = match content_type.starts_with("application/json") {
+            let (body, model) = match content_type.starts_with("application/json") {
                 true => {
                     let body = call.body().await?.into_bytes();
-                    check_body(call, &endpoint, &body).await?;
-                    written(&jobs, &id, body).await?
+                    let model = check_body(call, &endpoint, &body).await?;
+                    (written(&jobs, &id, body).await?, model)
                 }
                 false => match ArrivingForm::of(&content_type)? {
-                    None => streamed(call, &jobs, &id, None).await?,
+                    None => (streamed(call, &jobs, &id, None).await?, None),
                     Some((pieces, form)) => {
                         let (body, form) = tokio::join!(streamed(call, &jobs, &id, Some(pieces)), form.without_files());
                         // Of a body that broke off the form does not know why.
-                        let (body, form) = (body?, form?);
-                        check_form(call, &endpoint, form).await?;
-                        body
+                        let ((draft, _), (form, digest)) = (body?, form?);
+                        let model = check_form(call, &endpoint, form).await?;
+                        ((draft, digest), model)
                     }
                 },
             };
-            (fields, content_type, body)
+            (fields, content_type, body, model)
         }
         false => {
             require_json(call.request.headers())?;
@@ -125,8 +125,8 @@ pub(super) async fn accept(call: &mut Call) -> Result<JobId, ApiError> {
             let endpoint = endpoint(call, &fields)?;
             let text: Box<str> = body.into();
             let body = bytes::Bytes::from(text.into_string());
-            check_body(call, &endpoint, &body).await?;
-            (fields, "application/json".to_owned(), written(&jobs, &id, body).await?)
+            let model = check_body(call, &endpoint, &body).await?;
+            (fields, "application/json".to_owned(), written(&jobs, &id, body).await?, model)
         }
     };
     let endpoint = endpoint(call, &fields)?;
@@ -140,6 +140,7 @@ pub(super) async fn accept(call: &mut Call) -> Result<JobId, ApiError> {
         content_type,
         body_bytes: draft.bytes(),
         body_digest: digest.finish(),
+        model,
         headers: own_headers(call.request.headers()),
         priority,
         deadline: deadline.map(|wish| deadline_of(&wish)).transpose()?,
@@ -209,12 +210,12 @@ fn endpoint(call: &Call, fields: &OrderFields) -> Result<String, ApiError> {
     Err(ApiError::invalid(field, format!("there is no route '{shown}' for jobs here; there are {paths}")))
 }
 
-/// Refuses at once what the route would refuse later by the names in the body.
+/// Refuses at once what the route would refuse later by the names in the body. Returns the model that is asked.
 fn check_body(
     call: &Call,
     endpoint: &str,
     body: &bytes::Bytes,
-) -> impl Future<Output = Result<(), ApiError>> + Send + use<> {
+) -> impl Future<Output = Result<Option<String>, ApiError>> + Send + use<> {
     let (context, head, body, path) = (Arc::clone(&call.context), call.head(), body.clone(), endpoint.to_owned());
     model_boss_http::offload::offload(body.len(), move || check_ahead(&context, &path, &body, &head))
 }

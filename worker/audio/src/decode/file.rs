@@ -26,6 +26,10 @@ const MISSING_AT_END: f64 = 0.5;
 /// The same of short files, as a share of their length.
 const MISSING_SHARE: f64 = 0.25;
 
+/// Gaps between packets, in seconds, that silence takes the place of. Smaller ones are roundings; larger ones are clocks
+/// that jump.
+const MISSED: std::ops::Range<f64> = 0.1..60.0;
+
 /// Bytes of pictures and texts beside the sound; more are not kept.
 const MOST_BESIDE: usize = 1 << 20;
 
@@ -86,23 +90,86 @@ fn told_seconds(track: &Track, limits: &AudioLimits) -> Result<Option<f64>, Audi
     Ok(Some(told))
 }
 
+/// The sound of a file so far.
+struct GatheredSound {
+    samples: Vec<i16>,
+    /// The samples since the last change of rate.
+    to_rate: Option<ToRate>,
+    /// Samples since the first packet of the stream, at its rate.
+    taken: u64,
+    /// The time of that packet, in seconds.
+    begins: Option<f64>,
+    most: usize,
+}
+
+impl GatheredSound {
+    /// Adds a packet's samples. Silence takes the place of what is missing before them, so that later times stay right.
+    fn push(
+        &mut self,
+        at: Option<f64>,
+        Decoded { rate, mono }: Decoded<'_>,
+        longest: Seconds,
+    ) -> Result<(), AudioError> {
+        if self.to_rate.as_ref().is_some_and(|to_rate| to_rate.from != rate) {
+            self.change_rate();
+        }
+        let begins = *self.begins.get_or_insert(at.unwrap_or_default());
+        let to_rate = match &mut self.to_rate {
+            Some(to_rate) => to_rate,
+            none => none.insert(ToRate::new(rate)?),
+        };
+        let missing = at.map_or(0.0, |at| at - begins - self.taken as f64 / f64::from(rate));
+        if MISSED.contains(&missing) {
+            let silence = vec![0.0; (missing * f64::from(rate)) as usize];
+            to_rate.push(&silence);
+            self.taken += silence.len() as u64;
+        }
+        to_rate.push(mono);
+        self.taken += mono.len() as u64;
+        if self.samples.len() + to_rate.len() > self.most {
+            return Err(AudioError::TooLong { limit: longest });
+        }
+        Ok(())
+    }
+
+    fn change_rate(&mut self) {
+        self.samples.extend(self.to_rate.take().map(ToRate::end).unwrap_or_default());
+        (self.taken, self.begins) = (0, None);
+    }
+
+    fn end(mut self) -> Vec<i16> {
+        self.change_rate();
+        self.samples
+    }
+}
+
 fn samples_of(
     reader: &mut dyn FormatReader,
     decoder: &mut TrackDecoder,
     track: &Track,
     limits: &AudioLimits,
 ) -> Result<Vec<i16>, AudioError> {
-    let most = (limits.longest.as_secs_f64() * f64::from(RATE)) as usize;
-    let mut to_rate: Option<ToRate> = None;
+    let longest = limits.longest.as_secs_f64();
+    let most = (longest * f64::from(RATE)) as usize;
+    let mut sound = GatheredSound { samples: Vec::new(), to_rate: None, taken: 0, begins: None, most };
     let (mut good, mut damaged, mut reason) = (0_usize, 0_usize, String::new());
+    let mut id = track.id;
+    let mut base = track.time_base;
     loop {
         let packet = match reader.next_packet() {
             Ok(Some(packet)) => packet,
             Ok(None) => break,
             // The end of a file that was cut off; by how much is seen by its header.
             Err(Error::IoError(_)) => break,
-            // A further stream begins (chained Ogg): what follows is another recording.
-            Err(Error::ResetRequired) => break,
+            // A further stream begins (chained Ogg), as servers and recorders write them: it goes on behind this one.
+            Err(Error::ResetRequired) => {
+                let Some(next) = reader.default_track(TrackType::Audio) else { break };
+                *decoder = TrackDecoder::new(next)?;
+                (id, base) = (next.id, next.time_base);
+                sound.begins = None;
+                sound.taken = 0;
+                continue;
+            }
             Err(error) if good > 0 => {
                 reason = error.to_string();
                 damaged += FEW_DAMAGED + good;
@@ -110,21 +177,14 @@ fn samples_of(
             }
             Err(error) => return Err(AudioError::Damaged(error.to_string())),
         };
-        if packet.track_id != track.id {
+        if packet.track_id != id {
             continue;
         }
+        let at = base.and_then(|base| base.calc_time(packet.pts)).map(|time| time.as_secs_f64());
         match decoder.decode(&packet) {
-            Ok(Decoded { rate, mono }) => {
+            Ok(decoded) => {
                 good += 1;
-                let to_rate = match &mut to_rate {
-                    Some(to_rate) if to_rate.from == rate => to_rate,
-                    Some(_) => return Err(AudioError::Unsupported { what: "a rate that changes".to_owned() }),
-                    none => none.insert(ToRate::new(rate)?),
-                };
-                to_rate.push(mono);
-                if to_rate.len() > most {
-                    return Err(AudioError::TooLong { limit: Seconds::of(limits.longest.as_secs_f64()) });
-                }
+                sound.push(at, decoded, Seconds::of(longest))?;
             }
             Err(AudioError::Damaged(why)) => (damaged, reason) = (damaged + 1, why),
             Err(error) => return Err(error),
@@ -133,5 +193,5 @@ fn samples_of(
     if damaged > FEW_DAMAGED && damaged * 10 > good {
         return Err(AudioError::Damaged(reason));
     }
-    Ok(to_rate.map_or_else(Vec::new, ToRate::end))
+    Ok(sound.end())
 }

@@ -255,6 +255,8 @@ impl ChunkSpeech {
         let (segments, complete) = segments_of(info, &text);
         let seconds = |frames: usize| frames as f64 * info.mel.hop as f64 / f64::from(RATE);
         let begin = self.sound.samples.start as f64 / f64::from(RATE) + seconds(self.seek);
+        // A window is longer than what is left of the sound, and some texts have times behind its end.
+        let last = (begin + seconds(heard)).min(self.sound.samples.end as f64 / f64::from(RATE));
         // A time is two frames long.
         let moment = |time: u32| begin + seconds(2 * time as usize);
         if !is_silent {
@@ -265,8 +267,8 @@ impl ChunkSpeech {
                 .iter()
                 .map(|SegmentTokens { tokens, times: (start, end) }| SpeechSegment {
                     seek: at,
-                    start: moment(*start),
-                    end: end.map_or(begin + seconds(heard), moment),
+                    start: moment(*start).min(last),
+                    end: end.map_or(last, moment).min(last),
                     text: text_of(self.texts.as_ref(), words_among(model, &text.tokens[tokens.clone()])),
                     tokens: text.tokens[tokens.clone()].to_vec(),
                     logprobs: text.logprobs[tokens.clone()].to_vec(),
