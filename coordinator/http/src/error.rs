@@ -13,6 +13,8 @@ use model_boss_protocol::sse::event;
 use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource};
 use serde_json::{Value, json};
 
+use crate::headers::ANTHROPICS_ID;
+
 /// The API in whose shape an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorShape {
@@ -45,7 +47,7 @@ impl ErrorShape {
             Self::Anthropic => match said(&error) {
                 Some(said) => {
                     let id = said["request_id"].as_str().and_then(|id| HeaderValue::from_str(id).ok());
-                    response.headers_mut().extend(id.map(|id| (REQUEST_ID, id)));
+                    response.headers_mut().extend(id.map(|id| (ANTHROPICS_ID, id)));
                     said
                 }
                 None => messages_error(&ours()),
@@ -63,9 +65,6 @@ fn said(error: &ApiError) -> Option<Value> {
     let said: Value = serde_json::from_str(error.said.as_deref()?).ok()?;
     (said["type"] == "error" && said["error"]["message"].is_string()).then_some(said)
 }
-
-/// The header in which Anthropic's API tells the id of a request.
-const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// The header by which Anthropic's clients are recognised.
 pub const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");

@@ -15,7 +15,9 @@ pub use command::{CommandAnswer, CommandQuestion, Ended, command_question};
 pub use from_messages_answer::{ChatFromMessages, cloud_error};
 pub use from_messages_request::from_messages_request;
 pub use passed_answer::PassedAnswer;
-pub use passed_request::{PassedChanges, counted_request, needs_translation, passed_request};
+pub use passed_request::{
+    PassedChanges, counted_request, needs_translation, passed_request, without_texts_of_documents,
+};
 pub use to_messages_answer::{MessagesFromChat, messages_error};
 pub use to_messages_request::{thinking_note, to_messages_request};
 

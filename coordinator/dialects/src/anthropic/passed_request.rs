@@ -34,6 +34,27 @@ pub fn needs_translation(asked: &Map<String, Value>) -> bool {
     others.any(|name| asked.get(name).is_some_and(|value| !value.is_null()))
 }
 
+/// The request without the texts of documents, in which a search for links would take any text for one.
+pub fn without_texts_of_documents(asked: &Map<String, Value>) -> Value {
+    fn remove(value: &mut Value) {
+        match value {
+            Value::Array(values) => values.iter_mut().for_each(remove),
+            Value::Object(fields) => {
+                if let Some(source) = fields.get_mut("source").filter(|source| source["type"] == "text")
+                    && let Some(source) = source.as_object_mut()
+                {
+                    source.shift_remove("data");
+                }
+                fields.values_mut().for_each(remove);
+            }
+            _ => {}
+        }
+    }
+    let mut all = Value::Object(asked.clone());
+    remove(&mut all);
+    all
+}
+
 /// Changes that a task, or model-boss's own fields, make to a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PassedChanges<'a> {

@@ -14,14 +14,14 @@ use model_boss_dialects::anthropic::{MessagesFromChat, from_messages_request};
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_host::clocks::{in_a, unix_seconds};
 use model_boss_http::body::{OpenBody, RequestBody, json};
-use model_boss_http::peek::{is_own_field, peek_with_links, refused_link};
+use model_boss_http::peek::{is_own_field, refused_link};
 use model_boss_protocol::{ApiError, Category, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
 
 use super::account::Account;
 use super::endings::deadline_exceeded;
-use super::own_messages::{api_headers, own_request};
+use super::own_messages::{api_headers, own_request, peek_own};
 use super::reshape::reshaped;
 use crate::api::context::Context;
 use crate::api::inference::openai::{InferenceRoute, OwnShape, infer_messages, infer_translated, understood};
@@ -82,7 +82,7 @@ async fn counted_somewhere(call: Call, body: RequestBody) -> Result<Response, Ap
     let (context, head) = (Arc::clone(&call.context), call.head());
     let look = move |mut body: OpenBody| {
         let mut asked = body.object()?;
-        if let Some(elsewhere) = elsewhere(&context, &head, &body)? {
+        if let Some(elsewhere) = elsewhere(&context, &head, (&body, &asked))? {
             asked.retain(|name, _| !is_own_field(name));
             return Ok(Counting::Elsewhere(Box::new(elsewhere), asked, body.close()));
         }
@@ -115,8 +115,12 @@ struct Elsewhere {
 }
 
 /// The provider and its model, if the first permitted rung is one.
-fn elsewhere(context: &Context, head: &Parts, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
-    let (peeked, link) = peek_with_links(body.bytes(), head, body.limits())?;
+fn elsewhere(
+    context: &Context,
+    head: &Parts,
+    request: (&OpenBody, &Map<String, Value>),
+) -> Result<Option<Elsewhere>, ApiError> {
+    let (peeked, link) = peek_own(head, request)?;
     let (peeked, resolved) = understood(context, peeked)?;
     let target = &resolved.ladder().first.target;
     if let Some(place) = link.filter(|_| !context.tasks.providers().is_cloud(target)) {

@@ -19,6 +19,7 @@ mod meant;
 pub(super) mod messages;
 pub(super) mod models;
 pub(super) mod ollama;
+mod ollama_context;
 pub(super) mod openai;
 mod own_messages;
 mod reshape;

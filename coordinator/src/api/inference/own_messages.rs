@@ -4,10 +4,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
 use model_boss_cloud::{API_HEADERS, OwnMessages};
-use model_boss_dialects::anthropic::{PassedChanges, needs_translation, passed_request};
+use model_boss_dialects::anthropic::{PassedChanges, needs_translation, passed_request, without_texts_of_documents};
 use model_boss_http::body::OpenBody;
 use model_boss_http::memory::Admission;
-use model_boss_http::peek::{BodyChanges, peek_with_links};
+use model_boss_http::peek::{BodyChanges, Peeked, peek_with_links};
 use model_boss_protocol::ApiError;
 use serde_json::{Map, Value};
 
@@ -28,7 +28,7 @@ pub(super) fn own_request(
     head: &Parts,
     (body, asked): (&OpenBody, &Map<String, Value>),
 ) -> Result<Option<OwnRequest>, ApiError> {
-    let (peeked, link) = peek_with_links(body.bytes(), head, body.limits())?;
+    let (peeked, link) = peek_own(head, (body, asked))?;
     let (peeked, resolved) = understood(context, peeked)?;
     let ladder = resolved.ladder();
     let is_first = is_passed_to(context, &ladder.first.target);
@@ -49,6 +49,19 @@ pub(super) fn own_request(
     let model = asked.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
     let request = OwnMessages { body: memory.keep(text), model, headers: api_headers(&head.headers), link };
     Ok(Some(OwnRequest { request, is_first }))
+}
+
+/// Reads model-boss's fields of a request of Anthropic's API, and finds the place of its first link.
+pub(super) fn peek_own(
+    head: &Parts,
+    (body, asked): (&OpenBody, &Map<String, Value>),
+) -> Result<(Peeked, Option<String>), ApiError> {
+    let (peeked, link) = peek_with_links(body.bytes(), head, body.limits())?;
+    if link.is_none() {
+        return Ok((peeked, link));
+    }
+    let rest = without_texts_of_documents(asked).to_string();
+    Ok((peeked, peek_with_links(rest.as_bytes(), head, body.limits())?.1))
 }
 
 /// The headers that belong to Anthropic's API.
