@@ -66,7 +66,7 @@ pub enum CloudError {
 /// An error as the provider wrote it.
 #[derive(Debug)]
 pub struct SaidByProvider {
-    /// What it means here.
+    /// Its meaning here.
     pub error: DialectError,
     /// The status of the provider's answer.
     pub status: u16,

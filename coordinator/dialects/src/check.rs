@@ -99,7 +99,7 @@ struct MessageFields {
 }
 
 #[derive(Deserialize)]
-struct MessagesAnswer<'a> {
+struct WholeMessage<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
     #[serde(rename = "content")]
@@ -228,7 +228,7 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
     let empty = match kind {
         AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
         AnswerKind::Messages => {
-            let answer = read::<MessagesAnswer<'_>>(body)?;
+            let answer = read::<WholeMessage<'_>>(body)?;
             if answer.kind != "message" {
                 return Err(nonsense("it is no message"));
             }

@@ -1,5 +1,6 @@
 //! Anthropic's Messages API in both directions. OpenAI's chat requests are translated for Claude models, and Messages
-//! requests for any model that answers chats here. Messages requests for Claude models pass as they are. Shapes follow Anthropic's API reference, version 2023-06-01.
+//! requests for any model that answers chats here. Messages requests for Claude models pass as they are. Shapes follow
+//! Anthropic's API reference, version 2023-06-01.
 
 mod command;
 mod from_messages_answer;

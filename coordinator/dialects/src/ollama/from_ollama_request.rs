@@ -255,7 +255,8 @@ struct Translation {
 
 impl Translation {
     /// Translates everything but the messages: model, options, form of the answer. Options that would load the model
-    /// differently (`num_gpu`, …) have no effect: the manifest and the operator decide about them. [`num_ctx`] is apart.
+    /// differently (`num_gpu`, …) have no effect: the manifest and the operator decide about them. [`num_ctx`] is read
+    /// apart.
     fn begin(body: &Map<String, Value>) -> Result<Self, DialectError> {
         let mut asked = Self { request: json!({ "model": model(body)? }), names: Names::default() };
         let given = match body.get("options") {

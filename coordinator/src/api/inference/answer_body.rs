@@ -47,21 +47,21 @@ struct StreamSteps {
     /// Whether reading has ended.
     over: bool,
     /// Tokens as the translation counted them at the end.
-    tokens: Option<CountedTokens>,
+    tokens: Option<TokensSoFar>,
     /// Whether the translation counts better than the bytes that are passed on.
     is_counted: bool,
 }
 
 /// Tokens as a translation counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CountedTokens {
+pub(crate) struct TokensSoFar {
     pub(crate) prompt: u64,
     pub(crate) answer: u64,
     /// Tokens of the prompt from a cache, where they are known.
     pub(crate) cached: Option<u64>,
 }
 
-impl CountedTokens {
+impl TokensSoFar {
     fn of(reshape: &dyn Reshape) -> Option<Self> {
         let (prompt, answer) = reshape.tokens()?;
         Some(Self { prompt, answer, cached: reshape.cached_tokens() })
@@ -135,9 +135,9 @@ impl AnswerBody {
     }
 
     /// The tokens, if they are known independently of the bytes that are passed on.
-    pub(crate) fn tokens(&self) -> Option<CountedTokens> {
+    pub(crate) fn tokens(&self) -> Option<TokensSoFar> {
         let stream = self.stream.as_ref()?;
-        stream.reshape.as_ref().map_or(stream.tokens, |reshape| CountedTokens::of(&**reshape))
+        stream.reshape.as_ref().map_or(stream.tokens, |reshape| TokensSoFar::of(&**reshape))
     }
 
     /// Whether these counts are better than those in the bytes that are passed on.
@@ -166,7 +166,7 @@ impl StreamSteps {
         let source = self.source;
         let last = self.reshape.as_mut().map(|reshape| with_failure(reshape.end(), reshape.failure(), source));
         if let Some(reshape) = self.reshape.take() {
-            self.tokens = CountedTokens::of(&*reshape);
+            self.tokens = TokensSoFar::of(&*reshape);
         }
         let last = self.look(last.unwrap_or_default());
         if self.failed.is_none() {
