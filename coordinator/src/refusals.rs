@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use model_boss_cloud::{CloudError, SpendingRefusal};
+use model_boss_cloud::{CloudError, SaidByProvider, SpendingRefusal};
 use model_boss_core::{Refusal, RefusalReason, Subject};
 use model_boss_dialects::responses::ResponsesRefusal;
 use model_boss_dialects::{DialectError, DialectFault, EngineFault, Names, ProviderFault};
@@ -53,7 +53,7 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
     });
     // A worker failed (DM-7), which is no fault of the request.
     let status = (reason == RefusalReason::MoveFailed { by_worker: true }).then_some(500);
-    ApiError { code, message, param, retry_after, status, still_on, length: None }
+    ApiError { code, message, param, retry_after, status, still_on, length: None, said: None }
 }
 
 /// The error that a client gets for a name that it may not use.
@@ -114,7 +114,7 @@ pub(crate) fn of_dialect(error: DialectError) -> ApiError {
             (code, None)
         }
     };
-    ApiError { code, message, param: field, retry_after, status, still_on: None, length: None }
+    ApiError { code, message, param: field, retry_after, status, still_on: None, length: None, said: None }
 }
 
 /// The error that a client gets for a request to a cloud provider that has no answer.
@@ -123,6 +123,10 @@ pub(crate) fn of_cloud(error: CloudError) -> ApiError {
     let about_model = |code, message| ApiError::new(code, message).with_param("model");
     match error {
         CloudError::Dialect(error) => of_dialect(error),
+        CloudError::Said(said) => {
+            let SaidByProvider { error, status, text } = *said;
+            of_dialect(error).with_status(status).said_by_provider(text)
+        }
         CloudError::Body(error) => error.into(),
         CloudError::Panicked(error) => error.into(),
         CloudError::UnknownProvider(_) => about_model(ErrorCode::ModelNotFound, message),

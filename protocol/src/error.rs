@@ -198,6 +198,8 @@ pub struct ApiError {
     pub still_on: Option<DeviceId>,
     /// The length of a prompt that does not fit, and the context.
     pub length: Option<Box<PromptLength>>,
+    /// The error in the words of Anthropic's API, where a provider of it gave them: a JSON text.
+    pub said: Option<Box<String>>,
 }
 
 /// The length of a prompt, and the context that it should fit, in tokens.
@@ -223,6 +225,7 @@ impl ApiError {
             status: None,
             still_on: None,
             length: None,
+            said: None,
         }
     }
 
@@ -263,6 +266,13 @@ impl ApiError {
     #[must_use]
     pub fn with_length(mut self, length: PromptLength) -> Self {
         self.length = Some(Box::new(length));
+        self
+    }
+
+    /// Adds the error as a provider of Anthropic's API wrote it.
+    #[must_use]
+    pub fn said_by_provider(mut self, said: String) -> Self {
+        self.said = Some(Box::new(said));
         self
     }
 

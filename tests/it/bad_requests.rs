@@ -114,6 +114,12 @@ async fn links_are_refused_on_every_route_before_anything_is_loaded() {
             let mut body = body;
             body["model"] = model.into();
             let answer = boss.client().post(path, &body).await;
+            if model == "claude:opus" && path.starts_with("/v1/messages") {
+                // Anthropic follows links outside of this network. Here only its key is missing.
+                assert_eq!(answer.status, StatusCode::BAD_GATEWAY, "{path} {body}: {answer:?}");
+                assert!(String::from_utf8_lossy(&answer.body).contains("has no key"), "{answer:?}");
+                continue;
+            }
             assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{model} {path} {body}: {answer:?}");
             if !param.is_empty() {
                 assert_eq!(answer.json()["error"]["param"], param, "{answer:?}");

@@ -83,7 +83,8 @@ impl Stub {
                         let answer = Response::builder().status(status).header("content-type", kind);
                         let said =
                             Said { text: Some(Bytes::from(text)), endless: stub.endless.load(Ordering::Relaxed) };
-                        Ok::<_, Infallible>(answer.header("retry-after", "7").body(said).unwrap())
+                        let answer = answer.header("retry-after", "7").header("request-id", "req_stub");
+                        Ok::<_, Infallible>(answer.body(said).unwrap())
                     }
                 });
                 let http = hyper::server::conn::http1::Builder::new();
@@ -96,6 +97,11 @@ impl Stub {
     pub(crate) fn answers(&self, status: u16, text: &str) {
         let mut answer = self.answer.lock().unwrap();
         *answer = (status, answer.1, text.to_owned());
+    }
+
+    /// From now on the provider's answers have no end.
+    pub(crate) fn never_ends(&self) {
+        self.endless.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -125,7 +131,7 @@ pub(crate) async fn start(sandbox: &Sandbox) -> Boss {
     launch.start().await
 }
 
-fn claude_at(stub: &Stub) -> String {
+pub(crate) fn claude_at(stub: &Stub) -> String {
     format!(
         "[providers.claude]\nbase_url = \"http://{}\"\nkey_env = \"ANTHROPIC_API_KEY\"\n\
          models = {{ opus = \"claude-opus-x\" }}\n\
@@ -299,7 +305,7 @@ async fn rc_27_no_number_of_requests_at_once_goes_over_a_limit() {
         boss.ask(body)
     };
     // No request is answered yet, so all of them run at once.
-    stub.endless.store(true, Ordering::Relaxed);
+    stub.never_ends();
     let mut all: Vec<_> = (0..100).map(|_| ask("poor")).collect();
     let mut refused = 0;
     while all.len() > 8 {
@@ -542,7 +548,7 @@ async fn rc_27_a_stream_is_counted_whole_or_given_up() {
     assert!(stats["time_to_first_token"].is_f64());
 
     // This answer never ends; the client disconnects after some of it.
-    stub.endless.store(true, Ordering::Relaxed);
+    stub.never_ends();
     let (begun, _) = STREAM.split_once("event: message_delta").unwrap();
     stub.answers(200, begun);
     let mut stream = boss.chat_streamed("claude:opus", "2 + 2?").await;

@@ -197,3 +197,41 @@ async fn en_6_rc_17_a_demand_that_our_worker_does_not_meet_is_refused_by_name_in
     assert!(refused["error"]["message"].as_str().unwrap().contains("vLLM"), "{refused}");
     boss.finish().await;
 }
+
+#[tokio::test]
+async fn en_7_ollamas_num_ctx_loads_a_model_with_more_context_and_never_with_less() {
+    let sandbox = Sandbox::new();
+    let mut model = sandbox.fake_model_with("alpha", "vram = \"64MiB\"\ncontext_length = 1024", reply("yes"));
+    let boss = sandbox.start().await;
+    let ask = async |options: Value| {
+        let body = json!({ "model": "alpha", "stream": false, "options": options,
+            "messages": [{ "role": "user", "content": "?" }] });
+        boss.client().post("/api/chat", &body).await
+    };
+    // A smaller context than that of the manifest changes nothing, whether the model is loaded or not.
+    for _ in 0..2 {
+        let answer = ask(json!({ "num_ctx": 512, "num_gpu": 99, "temprature": 1 })).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        assert_eq!(answer.header("x-ignored-options"), Some("num_gpu, temprature"));
+    }
+    assert_eq!((model.worker().await.spec["context_length"].clone(), model.spawns()), (json!(1024), 1));
+    let answer = ask(json!({ "num_ctx": 4_096 })).await;
+    assert_eq!((answer.status, answer.header("x-ignored-options")), (StatusCode::OK, None), "{answer:?}");
+    assert!(answer.json()["load_duration"].as_u64() > Some(0), "{answer:?}");
+    assert_eq!((model.worker().await.spec["context_length"].clone(), model.spawns()), (json!(4_096), 2));
+    // Later requests for less, for as much, or for nothing in particular find it loaded.
+    for options in [json!({}), json!({ "num_ctx": 0 }), json!({ "num_ctx": 2_048 }), json!({ "num_ctx": 4_096 })] {
+        assert_eq!(ask(options).await.status, StatusCode::OK);
+    }
+    assert_eq!(model.spawns(), 2);
+    for wrong in [json!("much"), json!(-1), json!(1.5)] {
+        let refused = ask(json!({ "num_ctx": wrong })).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{refused:?}");
+        assert!(refused.json()["error"].as_str().unwrap().contains("options.num_ctx"), "{refused:?}");
+    }
+    // A load alone takes the context too.
+    let load = json!({ "model": "alpha", "options": { "num_ctx": 5_000 } });
+    assert_eq!(boss.client().post("/api/generate", &load).await.status, StatusCode::OK);
+    assert_eq!((model.worker().await.spec["context_length"].clone(), model.spawns()), (json!(5_000), 3));
+    boss.finish().await;
+}

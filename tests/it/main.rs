@@ -48,6 +48,7 @@ mod leases;
 mod llama_server_routes;
 mod load_failures;
 mod lost_ledger;
+mod messages_passed;
 mod nonsense;
 mod observability;
 mod one_host;

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model_boss_dialects::anthropic::ChatFromMessages;
+use model_boss_dialects::anthropic::{ChatFromMessages, PassedAnswer};
 use model_boss_dialects::sse::{SseItem, SseReader};
 use model_boss_dialects::{DialectError, Reshape, nonsense};
 use model_boss_protocol::ClientId;
 use model_boss_protocol::sse::event;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::SpendingRefusal;
 use super::spend::{Reserved, Spend, SpendRefusal, Used};
@@ -21,6 +21,8 @@ const BYTES_PER_TOKEN: usize = 4;
 const USUAL_ANSWER: u64 = 16_384;
 /// The most tokens of an image: providers cut images into pieces, and none uses more.
 const IMAGE_TOKENS: u64 = 4_096;
+/// The assumed most tokens of a document that the provider fetches or has.
+const UNSEEN_TOKENS: u64 = 200_000;
 
 /// The open bill of one request.
 pub(super) struct Bill {
@@ -68,12 +70,24 @@ fn most_tokens(value: &Value) -> u64 {
         Value::String(image) if image.starts_with("data:") => IMAGE_TOKENS,
         Value::String(text) => text.len() as u64,
         Value::Array(parts) => parts.iter().map(most_tokens).fold(0, u64::saturating_add),
+        Value::Object(fields) if fields.get("type") == Some(&json!("base64")) && is_image(fields) => IMAGE_TOKENS,
+        Value::Object(fields) if fields.contains_key("file_id") || is_link(fields) => UNSEEN_TOKENS,
         Value::Object(fields) => {
             let field = |(name, value): (&String, &Value)| most_tokens(value).saturating_add(name.len() as u64);
             fields.iter().map(field).fold(0, u64::saturating_add)
         }
         _ => 1,
     }
+}
+
+/// Whether a source in the Messages API is an image.
+fn is_image(source: &Map<String, Value>) -> bool {
+    source.get("media_type").and_then(Value::as_str).is_some_and(|kind| kind.starts_with("image/"))
+}
+
+/// Whether a source in the Messages API is fetched by the provider.
+fn is_link(source: &Map<String, Value>) -> bool {
+    source.get("type") == Some(&json!("url")) && source.contains_key("url")
 }
 
 impl Bill {
@@ -141,6 +155,44 @@ impl Reshape for BilledMessages {
 }
 
 impl Drop for BilledMessages {
+    fn drop(&mut self) {
+        self.bill.close(self.tokens());
+    }
+}
+
+/// An answer of the Messages API that is passed on, and its bill.
+pub(super) struct BilledPassed {
+    pub(super) answer: PassedAnswer,
+    pub(super) bill: Bill,
+}
+
+impl Reshape for BilledPassed {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, DialectError> {
+        self.answer.whole(status, body)
+    }
+
+    fn is_document(&self) -> bool {
+        self.answer.is_document()
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        self.answer.piece(bytes)
+    }
+
+    fn end(&mut self) -> Bytes {
+        self.answer.end()
+    }
+
+    fn tokens(&self) -> Option<(u64, u64)> {
+        self.answer.tokens()
+    }
+
+    fn cached_tokens(&self) -> Option<u64> {
+        self.answer.cached_tokens()
+    }
+}
+
+impl Drop for BilledPassed {
     fn drop(&mut self) {
         self.bill.close(self.tokens());
     }
@@ -251,8 +303,6 @@ impl Drop for BilledChat {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     const NOW: u64 = 20_000 * 86_400;

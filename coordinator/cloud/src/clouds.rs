@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper::body::Incoming;
 use model_boss_config::secrets::without;
 use model_boss_config::{JsonLimits, Provider, ProviderKind, ProviderTables};
-use model_boss_dialects::anthropic::{CommandQuestion, cloud_error};
-use model_boss_dialects::{Reshape, Stamp};
+use model_boss_dialects::anthropic::{CommandQuestion, cloud_error, counted_request};
+use model_boss_dialects::{DialectFault, MESSAGES, ProviderFault, Reshape, Stamp};
 use model_boss_host::state_folder::StateFolder;
 use model_boss_http::memory::MemoryBudget;
 use model_boss_http::offload::offload;
@@ -22,7 +22,8 @@ use tokio::sync::mpsc;
 
 use super::bill::Bill;
 use super::command::Commands;
-use super::error::{CloudError, CloudUnsupported, SpendingRefusal};
+use super::error::{CloudError, CloudUnsupported, SaidByProvider, SpendingRefusal};
+use super::own::{OwnMessages, takes_messages};
 use super::put::{CloudCall, Put, PutQuestion, put};
 use super::spend::{Spend, Used};
 use super::transport::{Answered, RequestMarks, Transport};
@@ -62,10 +63,9 @@ pub struct CloudRequest<'a> {
     pub memory: &'a MemoryBudget,
     /// Limits on the body's JSON.
     pub limits: JsonLimits,
+    /// The request in the shape of the Messages API, where its client speaks that. A provider of that API gets it.
+    pub own: Option<&'a OwnMessages>,
 }
-
-/// The fields that the Messages API accepts when it counts tokens. It refuses other fields.
-const COUNTED: [&str; 5] = ["messages", "system", "tools", "tool_choice", "thinking"];
 
 /// A prompt whose tokens are to be counted.
 pub struct CountRequest<'a> {
@@ -81,6 +81,16 @@ pub struct CountRequest<'a> {
     pub id: &'a str,
     /// The time in seconds since 1970.
     pub now: u64,
+    /// The client's headers that belong to the Messages API.
+    pub headers: &'a HeaderMap,
+}
+
+/// A provider's answer to a count.
+pub struct Counted {
+    /// The provider's headers that clients may see.
+    pub headers: HeaderMap,
+    /// The answer as the provider wrote it.
+    pub body: Bytes,
 }
 
 /// An answer that has begun.
@@ -93,8 +103,10 @@ pub struct CloudAnswer {
     pub thinking: Option<&'static str>,
     /// The bytes of the body.
     pub body: CloudBody,
-    /// The translation of the body into OpenAI's form.
+    /// The translation of the body into the form of `path`.
     pub reshape: Box<dyn Reshape>,
+    /// The path in whose form the answer is.
+    pub path: &'static str,
 }
 
 /// The source of an answer's bytes.
@@ -123,6 +135,11 @@ impl Clouds {
         self.providers.get(provider).is_some_and(|provider| provider.kind() == ProviderKind::Anthropic)
     }
 
+    /// Whether a provider takes requests of the Messages API as they are.
+    pub fn takes_messages(&self, provider: &str) -> bool {
+        self.providers.get(provider).is_some_and(takes_messages)
+    }
+
     /// The tokens that a client with a limit used today, of models here and elsewhere.
     pub fn tokens_today(&self, client: &ClientId, now: u64) -> u64 {
         self.spend.tokens_of(client, now)
@@ -140,6 +157,11 @@ impl Clouds {
         let price = provider.price(model);
         self.can_be_limited(request, provider, model, price)?;
         let key = provider.key()?;
+        let own = request.own.filter(|_| takes_messages(provider));
+        if let Some(own) = own {
+            own.check_links(provider)?;
+        }
+        let path = if own.is_some() { MESSAGES } else { request.path };
         let stamp = Stamp {
             id: format!("chatcmpl-{}", request.id),
             model: format!("{}:{}", request.provider, request.model),
@@ -167,6 +189,7 @@ impl Clouds {
             bill,
             memory: request.memory.holder(),
             limits: request.limits,
+            own: own.cloned(),
         };
         let Put { question, reshape, thinking, prompt } = put(order).await?;
         let given_up = GivenUp { client: request.client, prompt, dollars: price.map(|(of, _)| prompt as f64 * of) };
@@ -182,13 +205,13 @@ impl Clouds {
             PutQuestion::Command { program, question, is_stream } => {
                 let running = Box::pin(self.run((provider, &program), model, key, question, is_stream)).await;
                 sent.given_up = None;
-                CloudAnswer::of_command(running?, is_stream, reshape)
+                CloudAnswer::of_command(running?, is_stream, reshape, path)
             }
-            PutQuestion::Http { path, body } => {
-                let marks = RequestMarks { id: request.id, trace: request.trace };
-                let answered = self.exchange(provider, path, key.as_deref(), body, marks).await;
+            PutQuestion::Http { path: to, body } => {
+                let marks = RequestMarks { id: request.id, trace: request.trace, own: own.map(|own| &own.headers) };
+                let answered = self.exchange(provider, to, key.as_deref(), body, marks).await;
                 sent.given_up = None;
-                CloudAnswer::of_http(answered?, reshape)
+                CloudAnswer::of_http(answered?, reshape, path)
             }
         };
         sent.answered = true;
@@ -214,7 +237,7 @@ impl Clouds {
 
     /// The number of tokens in a prompt of the Messages API, counted by the provider. The provider does not charge for
     /// it.
-    pub async fn count_tokens(&self, question: CountRequest<'_>) -> Result<u64, CloudError> {
+    pub async fn count_tokens(&self, question: CountRequest<'_>) -> Result<Counted, CloudError> {
         let provider = self.provider(question.provider)?;
         if provider.kind() != ProviderKind::Anthropic {
             return Err(CloudUnsupported::NoCounting(question.provider.to_owned()).into());
@@ -224,11 +247,13 @@ impl Clouds {
         }
         let model = provider.model(question.model);
         let mut body = question.body;
-        body.retain(|name, _| COUNTED.contains(&name.as_str()));
         body.insert("model".to_owned(), json!(model));
         let key = provider.key()?;
-        let text =
-            offload(question.size, move || Ok::<_, CloudError>(Bytes::from(Value::Object(body).to_string()))).await?;
+        let text = offload(question.size, move || {
+            counted_request(&mut body);
+            Ok::<_, CloudError>(Bytes::from(Value::Object(body).to_string()))
+        });
+        let text = text.await?;
         let mut sent = Sent {
             spend: &self.spend,
             provider: question.provider,
@@ -237,12 +262,16 @@ impl Clouds {
             given_up: None,
             now: question.now,
         };
-        let marks = RequestMarks { id: question.id, trace: &HeaderMap::new() };
+        let marks = RequestMarks { id: question.id, trace: &HeaderMap::new(), own: Some(question.headers) };
         let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, marks).await?;
         sent.answered = true;
-        let said = transport::collect(answered.body).await;
-        let said: Value = serde_json::from_slice(&said).unwrap_or_default();
-        said["input_tokens"].as_u64().ok_or_else(|| CloudError::NoCount(question.provider.to_owned()))
+        let headers = passed_headers(&answered.headers, true);
+        let body = transport::collect(answered.body).await;
+        let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if !said["input_tokens"].is_u64() {
+            return Err(CloudError::NoCount(question.provider.to_owned()));
+        }
+        Ok(Counted { headers, body })
     }
 
     /// Sends a translated request, once. An error answer becomes an error.
@@ -266,11 +295,17 @@ impl Clouds {
         let retry_after = retry_after(&answered.headers);
         let said = transport::collect(answered.body).await;
         let mut error = cloud_error(answered.status.as_u16(), &said, retry_after);
+        let mut text = String::from_utf8_lossy(&said).into_owned();
         if let Some(key) = key {
             // Some providers repeat a rejected key. The key is the operator's secret, and clients read the error.
             error.message = without(&error.message, key);
+            text = without(&text, key);
         }
-        Err(error.into())
+        // A client's own key is not the one that was refused.
+        if marks.own.is_none() || error.fault == DialectFault::Provider(ProviderFault::KeyRefused) {
+            return Err(error.into());
+        }
+        Err(CloudError::Said(Box::new(SaidByProvider { error, status: answered.status.as_u16(), text })))
     }
 
     fn provider(&self, name: &str) -> Result<&Provider, CloudError> {
@@ -304,14 +339,16 @@ impl CloudAnswer {
         Self { thinking, ..self }
     }
 
-    fn of_http(Answered { status, headers, body }: Answered, reshape: Box<dyn Reshape>) -> Self {
-        Self { status, headers: passed_headers(&headers), thinking: None, body: CloudBody::Http(body), reshape }
+    fn of_http(answered: Answered, reshape: Box<dyn Reshape>, path: &'static str) -> Self {
+        let Answered { status, headers, body } = answered;
+        let headers = passed_headers(&headers, path == MESSAGES);
+        Self { status, headers, thinking: None, body: CloudBody::Http(body), reshape, path }
     }
 
-    fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
+    fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>, path: &'static str) -> Self {
         let kind = if is_stream { "text/event-stream" } else { "application/json" };
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-        Self { status: StatusCode::OK, headers, thinking: None, body, reshape }
+        Self { status: StatusCode::OK, headers, thinking: None, body, reshape, path }
     }
 }
 
@@ -350,13 +387,17 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok().map(|wait| wait.min(Duration::from_secs(3_600)))
 }
 
-/// The provider's id of the request, which its support requires; other headers are not passed on.
-fn passed_headers(headers: &HeaderMap) -> HeaderMap {
+/// The provider's id of the request, which its support requires; other headers are not passed on. Clients of the
+/// provider's own API get the id under its own name as well.
+fn passed_headers(headers: &HeaderMap, is_own: bool) -> HeaderMap {
     let mut passed = HeaderMap::new();
     for name in ["request-id", "x-request-id"] {
         if let Some(id) = headers.get(name) {
             passed.insert("x-provider-request-id", id.clone());
         }
+    }
+    if let Some(id) = headers.get("request-id").filter(|_| is_own) {
+        passed.insert("request-id", id.clone());
     }
     if let Some(kind) = headers.get(CONTENT_TYPE) {
         passed.insert(CONTENT_TYPE, kind.clone());

@@ -17,6 +17,9 @@ pub enum CloudError {
     /// The request cannot be translated, or the provider answered with an error.
     #[error(transparent)]
     Dialect(#[from] DialectError),
+    /// The provider answered with an error, to a client that speaks its API.
+    #[error("{}", .0.error)]
+    Said(Box<SaidByProvider>),
     /// The body cannot be parsed.
     #[error(transparent)]
     Body(#[from] JsonError),
@@ -58,6 +61,17 @@ pub enum CloudError {
     /// The provider's answer to a count has no number.
     #[error("provider '{0}' did not say how many tokens there are")]
     NoCount(String),
+}
+
+/// An error as the provider wrote it.
+#[derive(Debug)]
+pub struct SaidByProvider {
+    /// Its meaning here.
+    pub error: DialectError,
+    /// The status of the provider's answer.
+    pub status: u16,
+    /// The provider's own text, without its key.
+    pub text: String,
 }
 
 /// Requests that a provider cannot serve, whatever they contain.

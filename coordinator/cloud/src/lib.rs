@@ -6,13 +6,15 @@ mod bill;
 mod clouds;
 mod command;
 mod error;
+mod own;
 mod put;
 mod report;
 mod route;
 mod spend;
 mod transport;
 
-pub use clouds::{CloudAnswer, CloudBody, CloudRequest, Clouds, CountRequest};
-pub use error::{CloudError, CloudUnsupported, CommandFault, SpendingRefusal};
+pub use clouds::{CloudAnswer, CloudBody, CloudRequest, Clouds, CountRequest, Counted};
+pub use error::{CloudError, CloudUnsupported, CommandFault, SaidByProvider, SpendingRefusal};
+pub use own::{API_HEADERS, OwnMessages};
 pub use report::{ProviderReport, RequestCounts, UTC_DAY};
 pub use spend::{FILE as SPEND_FILE, Today};

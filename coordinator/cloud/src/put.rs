@@ -6,17 +6,18 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use model_boss_config::{JsonLimits, ProviderKind};
 use model_boss_dialects::anthropic::{
-    ChatFromMessages, CommandQuestion, command_question, thinking_note, to_messages_request,
+    ChatFromMessages, CommandQuestion, PassedAnswer, command_question, thinking_note, to_messages_request,
 };
 use model_boss_dialects::thinking::{drop_thoughts, for_provider};
-use model_boss_dialects::{Reshape, Stamp, only_allowed_tools};
+use model_boss_dialects::{MESSAGES, Reshape, Stamp, only_allowed_tools};
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory};
 use model_boss_http::offload::offload;
 use serde_json::{Value, json};
 
-use super::bill::{Bill, BilledChat, BilledMessages, Most};
+use super::bill::{Bill, BilledChat, BilledMessages, BilledPassed, Most};
 use super::error::{CloudError, CloudUnsupported};
+use super::own::OwnMessages;
 
 /// A request to be translated.
 pub(super) struct CloudCall {
@@ -39,6 +40,8 @@ pub(super) struct CloudCall {
     /// The memory for parsing and rewriting the body.
     pub(super) memory: HeldMemory,
     pub(super) limits: JsonLimits,
+    /// The request in the provider's own shape, if its client speaks that.
+    pub(super) own: Option<OwnMessages>,
 }
 
 /// A request in its provider's form.
@@ -62,9 +65,28 @@ pub(super) async fn put(order: CloudCall) -> Result<Put, CloudError> {
     offload(order.body.len(), move || put_now(order)).await
 }
 
+/// Passes a request on in its own shape. It is parsed for its cost alone.
+fn put_own(
+    own: &OwnMessages,
+    model: &str,
+    mut bill: Bill,
+    mut memory: HeldMemory,
+    limits: JsonLimits,
+) -> Result<Put, CloudError> {
+    let fields = json::object(&own.body, limits, &mut memory, Admission::Accepted)?;
+    let most = Most::of(&fields, fields.get("max_tokens").and_then(Value::as_u64));
+    bill.reserve(most)?;
+    let reshape = Box::new(BilledPassed { answer: PassedAnswer::new(own.model.clone()), bill });
+    let question = PutQuestion::Http { path: MESSAGES, body: memory.keep(own.body_for(model)) };
+    Ok(Put { question, reshape, thinking: None, prompt: most.guessed_prompt() })
+}
+
 fn put_now(order: CloudCall) -> Result<Put, CloudError> {
-    let CloudCall { kind, command, is_own, is_translated, path, model, body, stamp, mut bill, mut memory, limits } =
+    let CloudCall { kind, command, is_own, is_translated, path, model, body, stamp, mut bill, mut memory, limits, own } =
         order;
+    if let Some(own) = own {
+        return put_own(&own, &model, bill, memory, limits);
+    }
     let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
     only_allowed_tools(&mut chat)?;
     let prompt = Most::of(&chat, None).guessed_prompt();

@@ -38,12 +38,14 @@ pub(crate) struct Transport {
 
 type HttpClient = Client<HttpsConnector<Route>, Full<Bytes>>;
 
-/// By which marks a provider's log and its traces show a request.
+/// The headers that come with a request: marks for the provider's log and its traces, and those of its client.
 #[derive(Clone, Copy)]
 pub(super) struct RequestMarks<'a> {
     pub(super) id: &'a str,
     /// The headers of the trace context, if there is one.
     pub(super) trace: &'a HeaderMap,
+    /// The headers of a client that speaks the provider's own API.
+    pub(super) own: Option<&'a HeaderMap>,
 }
 
 /// The head of an answer, and the source of the rest.
@@ -136,6 +138,7 @@ impl Transport {
         let (name, value) = match provider.kind() {
             ProviderKind::Anthropic => {
                 headers.insert("anthropic-version", HeaderValue::from_static(VERSION));
+                headers.extend(marks.own.cloned().unwrap_or_default());
                 (HeaderName::from_static("x-api-key"), key.map(str::to_owned))
             }
             ProviderKind::OpenAi => (AUTHORIZATION, key.map(|key| format!("Bearer {key}"))),

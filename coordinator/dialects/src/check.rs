@@ -17,12 +17,16 @@ const LONGEST_LINE: usize = 8 << 20;
 
 /// The route of speech.
 pub const SPEECH: &str = "/v1/audio/speech";
+/// The route of Anthropic's Messages.
+pub const MESSAGES: &str = "/v1/messages";
 
 /// The answer's shape, by the route of OpenAI's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// Answers of `/v1/chat/completions`.
     Chat,
+    /// Answers of Anthropic's `/v1/messages`.
+    Messages,
     /// Answers of `/v1/completions`.
     Completion,
     /// Answers of `/v1/embeddings`.
@@ -56,6 +60,7 @@ impl AnswerKind {
             "/v1/score" | "/v1/classify" => Self::Judgements,
             "/embed" | "/embed_all" | "/predict" => Self::Lists,
             "/v1/completions" => Self::Completion,
+            MESSAGES => Self::Messages,
             "/v1/audio/transcriptions" | "/v1/audio/translations" => Self::Transcript,
             COMPLETION | INFILL => Self::Native,
             APPLY_TEMPLATE => Self::Rendered,
@@ -68,7 +73,7 @@ impl AnswerKind {
 
     /// Whether answers of this shape can be streamed.
     pub const fn may_stream(self) -> bool {
-        matches!(self, Self::Chat | Self::Completion | Self::Native | Self::Speech | Self::Transcript)
+        matches!(self, Self::Chat | Self::Messages | Self::Completion | Self::Native | Self::Speech | Self::Transcript)
     }
 }
 
@@ -91,6 +96,14 @@ struct MessageFields {
     _content: Option<TextOnly>,
     #[serde(rename = "tool_calls")]
     _tool_calls: Option<Vec<IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct WholeMessage<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(rename = "content")]
+    _content: Vec<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -214,6 +227,13 @@ impl From<Cow<'_, str>> for TextOnly {
 pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
     let empty = match kind {
         AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
+        AnswerKind::Messages => {
+            let answer = read::<WholeMessage<'_>>(body)?;
+            if answer.kind != "message" {
+                return Err(nonsense("it is no message"));
+            }
+            false
+        }
         AnswerKind::Completion => read::<CompletionAnswer>(body)?.choices.is_empty(),
         AnswerKind::Embeddings => read::<EmbeddingsAnswer>(body)?.data.is_empty(),
         AnswerKind::Ranking => match read::<RankingAnswer>(body)? {
@@ -257,10 +277,8 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, DialectError> {
 /// Checks a stream in OpenAI's shape as it passes.
 #[derive(Debug, Default)]
 pub struct StreamCheck {
-    /// Whether the events are those of speech.
-    is_speech: bool,
-    /// Whether the events are llama-server's own.
-    is_native: bool,
+    /// The shape of the answers.
+    kind: Option<AnswerKind>,
     /// The start of a line whose end has not arrived.
     line: Vec<u8>,
     begun: bool,
@@ -299,9 +317,9 @@ struct ChunkChoice {
     finish_reason: Option<TextOnly>,
 }
 
-/// An event of speech, or an error.
+/// An event of speech or of Anthropic's Messages, or an error.
 #[derive(Deserialize)]
-struct SpeechEvent<'a> {
+struct TypedEvent<'a> {
     #[serde(rename = "type", borrow)]
     kind: Option<Cow<'a, str>>,
     error: Option<IgnoredAny>,
@@ -310,8 +328,7 @@ struct SpeechEvent<'a> {
 impl StreamCheck {
     /// The check of a stream of answers of this kind.
     pub fn of(kind: AnswerKind) -> Self {
-        let (is_speech, is_native) = (kind == AnswerKind::Speech, kind == AnswerKind::Native);
-        Self { is_speech, is_native, ..Self::default() }
+        Self { kind: Some(kind), ..Self::default() }
     }
 
     /// Checks the next piece; the error has the number of its valid bytes.
@@ -363,8 +380,8 @@ impl StreamCheck {
             self.ended = true;
             return if self.begun { Ok(()) } else { Err(nonsense("its stream is empty")) };
         }
-        if self.is_speech {
-            return self.look_at_speech(data);
+        if let Some(AnswerKind::Speech | AnswerKind::Messages) = self.kind {
+            return self.look_at_typed(data);
         }
         let chunk: Chunk<'_> = read(data)?;
         if let Some(kind) = chunk.kind.as_deref().filter(|kind| kind.starts_with("transcript.text.")) {
@@ -372,7 +389,7 @@ impl StreamCheck {
             self.ended |= kind == "transcript.text.done";
             return Ok(());
         }
-        if self.is_native
+        if self.kind == Some(AnswerKind::Native)
             && let Some(last) = chunk.stop
         {
             self.begun = true;
@@ -390,13 +407,14 @@ impl StreamCheck {
 }
 
 impl StreamCheck {
-    fn look_at_speech(&mut self, data: &[u8]) -> Result<(), DialectError> {
-        let event: SpeechEvent<'_> = read(data)?;
+    fn look_at_typed(&mut self, data: &[u8]) -> Result<(), DialectError> {
+        let event: TypedEvent<'_> = read(data)?;
         if event.kind.is_none() && event.error.is_none() {
             return Err(nonsense("an event of its stream has no 'type'"));
         }
-        self.begun = true;
-        self.ended |= event.error.is_some() || event.kind.as_deref() == Some("speech.audio.done");
+        let kind = event.kind.as_deref();
+        self.begun |= kind != Some("ping");
+        self.ended |= event.error.is_some() || matches!(kind, Some("speech.audio.done" | "message_stop"));
         Ok(())
     }
 }

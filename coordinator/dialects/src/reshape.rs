@@ -41,6 +41,11 @@ pub trait Reshape: Send {
     fn tokens(&self) -> Option<(u64, u64)> {
         None
     }
+
+    /// Tokens of the prompt that the other side had in its cache, where [`Self::tokens`] has its counts.
+    fn cached_tokens(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The error for a backend's answer that has no usable form; `what` describes the fault.

@@ -94,6 +94,17 @@ pub fn named(out: &mut Vec<u8>, name: &str, json: &serde_json::Value) {
     data(out, json);
 }
 
+/// Writes an event that was read from another stream.
+pub fn passed(out: &mut Vec<u8>, name: &str, data: &str) {
+    if !name.is_empty() {
+        out.extend_from_slice(format!("event: {name}\n").as_bytes());
+    }
+    for line in data.split('\n') {
+        out.extend_from_slice(format!("data: {line}\n").as_bytes());
+    }
+    out.push(b'\n');
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,18 +12,15 @@ use std::task::Poll;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use hyper::service::Service;
 use model_boss_protocol::ErrorCode;
 use tower::Service as _;
 
 use crate::error::{ErrorShape, error_response, panic_error};
-use crate::headers::{REQUEST_ID, RequestId};
+use crate::headers::{ANTHROPICS_ID, REQUEST_ID, RequestId};
 use crate::origin::{AllowedHosts, is_preflight};
 use crate::peer::Peer;
-
-/// The request id's header as Anthropic's clients read it.
-const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// The longest client-chosen id that is echoed, in bytes.
 const MAX_REQUEST_ID: usize = 128;
@@ -105,7 +102,8 @@ where
             shape.put_on(&mut response);
             let headers = response.headers_mut();
             if shape == ErrorShape::Anthropic {
-                headers.insert(ANTHROPICS_ID, id.clone());
+                // A provider's own id of the request stays.
+                headers.entry(ANTHROPICS_ID).or_insert(id.clone());
             }
             headers.entry(REQUEST_ID).or_insert(id);
             if let Some(site) = site {

@@ -11,7 +11,9 @@ use model_boss_dialects::anthropic::messages_error;
 use model_boss_dialects::ollama::error_text;
 use model_boss_protocol::sse::event;
 use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::headers::ANTHROPICS_ID;
 
 /// The API in whose shape an error is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +44,26 @@ impl ErrorShape {
         let ours = || serde_json::to_value(error.body(source(&error))).unwrap_or_default();
         let body = match self {
             Self::OpenAi => return,
-            Self::Anthropic => messages_error(&ours()),
+            Self::Anthropic => match said(&error) {
+                Some(said) => {
+                    let id = said["request_id"].as_str().and_then(|id| HeaderValue::from_str(id).ok());
+                    response.headers_mut().extend(id.map(|id| (ANTHROPICS_ID, id)));
+                    said
+                }
+                None => messages_error(&ours()),
+            },
             Self::Ollama => json!({ "error": error_text(&ours()) }),
         };
         *response.body_mut() = Body::from(body.to_string());
         // The header has the length of the earlier body.
         response.headers_mut().remove(CONTENT_LENGTH);
     }
+}
+
+/// The error as a provider of Anthropic's API wrote it.
+fn said(error: &ApiError) -> Option<Value> {
+    let said: Value = serde_json::from_str(error.said.as_deref()?).ok()?;
+    (said["type"] == "error" && said["error"]["message"].is_string()).then_some(said)
 }
 
 /// The header by which Anthropic's clients are recognised.

@@ -11,3 +11,6 @@ pub struct RequestId(pub HeaderValue);
 
 /// The part of a wish about thinking that the model could not follow.
 pub const THINKING: HeaderName = HeaderName::from_static("x-thinking");
+
+/// The header in which Anthropic's API tells the id of a request.
+pub const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");

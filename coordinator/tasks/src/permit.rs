@@ -48,6 +48,15 @@ impl Permit {
         Self { ladder: Ladder { rest: Vec::new(), ..self.ladder }, ..self }
     }
 
+    /// Limits the permit to the rungs whose targets `keep` accepts. A permit without any keeps its first rung.
+    #[must_use]
+    pub fn only(self, keep: impl Fn(&Target) -> bool) -> Self {
+        let mut rungs = std::iter::once(self.ladder.first.clone()).chain(self.ladder.rest.iter().cloned());
+        let Some(first) = rungs.by_ref().find(|rung| keep(&rung.target)) else { return self.first_only() };
+        let rest = rungs.filter(|rung| keep(&rung.target)).collect();
+        Self { ladder: Ladder { first, rest, ..self.ladder }, ..self }
+    }
+
     /// The client, and the rungs that may serve it.
     pub fn into_parts(self) -> (ClientId, Ladder) {
         (self.client, self.ladder)

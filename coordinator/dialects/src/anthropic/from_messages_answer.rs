@@ -6,13 +6,12 @@ use bytes::Bytes;
 use model_boss_protocol::sse::DONE;
 use serde_json::{Map, Value, json};
 
+use super::token_count::MessageTokens;
 use crate::error::{DialectError, DialectFault, ProviderFault};
 use crate::overflow::{OPENAIS, Overflow, is_overflow};
 use crate::sse::{self, SseItem, SseReader};
 use crate::{Reshape, Stamp, nonsense};
 
-/// English text has about four bytes per token.
-const BYTES_PER_TOKEN: usize = 4;
 /// The time until another try, where a busy provider names none.
 const USUAL_REST: Duration = Duration::from_secs(10);
 
@@ -23,11 +22,7 @@ pub struct ChatFromMessages {
     /// Whether every chunk carries the usage so far (`continuous_usage_stats`).
     continuous_usage: bool,
     reader: SseReader,
-    /// Tokens of the prompt, and the cached ones among them, from the first event of a stream.
-    prompt: (u64, u64),
-    answer: u64,
-    /// Bytes of a streamed answer so far; `None` once the stream has sent its count of tokens.
-    untold: Option<usize>,
+    tokens: MessageTokens,
     /// The number of tool calls begun so far.
     calls: u64,
     finish: Option<&'static str>,
@@ -49,9 +44,7 @@ impl ChatFromMessages {
             wants_usage,
             continuous_usage: wants_usage && option("continuous_usage_stats"),
             reader: SseReader::default(),
-            prompt: (0, 0),
-            answer: 0,
-            untold: None,
+            tokens: MessageTokens::default(),
             calls: 0,
             finish: None,
             stop: None,
@@ -75,10 +68,9 @@ impl ChatFromMessages {
 
     fn event(&mut self, name: &str, event: &Value, out: &mut Vec<u8>) {
         let kind = event["type"].as_str().unwrap_or(name);
+        self.tokens.event(kind, event);
         match kind {
             "message_start" => {
-                self.untold = Some(0);
-                self.count(&event["message"]["usage"]);
                 sse::data(out, &self.chunk(&json!({ "role": "assistant", "content": "" }), None));
             }
             "content_block_start" if event["content_block"]["type"] == "tool_use" => {
@@ -90,9 +82,6 @@ impl ChatFromMessages {
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                let said = [&delta["text"], &delta["thinking"], &delta["partial_json"]];
-                let bytes: usize = said.into_iter().filter_map(Value::as_str).map(str::len).sum();
-                self.untold = self.untold.map(|before| before + bytes);
                 let delta = match delta["type"].as_str() {
                     Some("text_delta") => json!({ "content": delta["text"] }),
                     Some("thinking_delta") => json!({ "reasoning_content": delta["thinking"] }),
@@ -105,10 +94,6 @@ impl ChatFromMessages {
                 sse::data(out, &self.chunk(&delta, None));
             }
             "message_delta" => {
-                if event["usage"]["output_tokens"].is_u64() {
-                    self.untold = None;
-                }
-                self.count(&event["usage"]);
                 self.finish = event["delta"]["stop_reason"].as_str().map(finish_reason).or(self.finish);
                 self.stop = event["delta"]["stop_sequence"].as_str().map(str::to_owned).or(self.stop.take());
             }
@@ -144,19 +129,8 @@ impl ChatFromMessages {
         }
     }
 
-    fn count(&mut self, usage: &Value) {
-        let number = |name: &str| usage[name].as_u64();
-        if let Some(input) = number("input_tokens") {
-            let cached = number("cache_read_input_tokens").unwrap_or(0);
-            let written = number("cache_creation_input_tokens").unwrap_or(0);
-            // The provider's numbers may be of any size, so the sum must not overflow.
-            self.prompt = (input.saturating_add(cached).saturating_add(written), cached);
-        }
-        self.answer = number("output_tokens").unwrap_or(self.answer);
-    }
-
     fn usage(&self) -> Value {
-        let ((prompt, cached), answer) = (self.prompt, self.answer);
+        let ((prompt, cached), answer) = (self.tokens.prompt, self.tokens.answer());
         json!({
             "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt.saturating_add(answer),
             "prompt_tokens_details": { "cached_tokens": cached },
@@ -173,7 +147,7 @@ impl Reshape for ChatFromMessages {
         if message["type"] != "message" || !message["content"].is_array() {
             return Err(nonsense("it is no message"));
         }
-        self.count(&message["usage"]);
+        self.tokens.usage(&message["usage"]);
         let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
         for block in message["content"].as_array().into_iter().flatten() {
             match block["type"].as_str() {
@@ -238,12 +212,8 @@ impl Reshape for ChatFromMessages {
         self.failure.take()
     }
 
-    /// Tokens of prompt and answer. A stream has the count of its answer only at the end; until then it is estimated
-    /// from the bytes.
     fn tokens(&self) -> Option<(u64, u64)> {
-        let guess = self.untold.map_or(0, |bytes| u64::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u64::MAX));
-        let (prompt, answer) = (self.prompt.0, self.answer.max(guess));
-        (prompt > 0 || answer > 0).then_some((prompt, answer))
+        self.tokens.so_far()
     }
 }
 

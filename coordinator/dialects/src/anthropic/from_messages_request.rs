@@ -3,6 +3,7 @@
 use model_boss_protocol::{DEMANDS, Demand, THINKING_BUDGETS};
 use serde_json::{Map, Value, json};
 
+use super::signature::is_ours;
 use crate::error::DialectError;
 use crate::tool_results::SEE_BELOW;
 use crate::{Names, response_format};
@@ -230,7 +231,7 @@ fn one(place: &str, message: &Value, said: &mut TranslatedMessages) -> Result<()
             }
             Some("tool_result") => result(&theirs, block, said)?,
             // Thoughts of other providers are signed, and no model here reads them.
-            Some("thinking") if block["signature"].as_str().is_some_and(|signature| !signature.is_empty()) => {}
+            Some("thinking") if !is_ours(&block["signature"]) => {}
             Some("redacted_thinking") => {}
             Some("thinking") => {
                 let place = format!("{theirs}.thinking");

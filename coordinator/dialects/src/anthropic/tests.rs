@@ -747,3 +747,42 @@ fn en_7_a_stop_sequence_that_came_is_told_there_and_back() {
     let back = MessagesFromChat::new(stamp(), Names::default()).whole(200, &chat.to_string().into()).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&back).unwrap()["stop_reason"], "end_turn");
 }
+
+#[test]
+fn en_7_thoughts_of_models_here_have_a_signature_whole_and_streamed() {
+    let stamp = || Stamp { id: "msg_1".into(), model: "m".into(), created: 0 };
+    let message = json!({ "role": "assistant", "content": "four", "reasoning_content": "hm" });
+    let chat = json!({ "choices": [{ "message": message, "finish_reason": "stop" }], "usage": {} });
+    let mut whole = MessagesFromChat::new(stamp(), Names::default());
+    let answer: Value = serde_json::from_slice(&whole.whole(200, &chat.to_string().into()).unwrap()).unwrap();
+    let thought = answer["content"][0].clone();
+    assert!(thought["signature"].as_str().is_some_and(|signature| !signature.is_empty()), "{answer}");
+    let mut stream = MessagesFromChat::new(stamp(), Names::default());
+    let chunk = |delta: Value| format!("data: {}\n\n", json!({ "choices": [{ "delta": delta }] }));
+    let mut out = stream.piece(chunk(json!({ "reasoning_content": "hm" })).as_bytes()).to_vec();
+    out.extend(stream.piece(chunk(json!({ "content": "four" })).as_bytes()));
+    let text = String::from_utf8(out).unwrap();
+    let delta = json!({ "type": "signature_delta", "signature": thought["signature"] });
+    let event = json!({ "type": "content_block_delta", "index": 0, "delta": delta }).to_string();
+    let (before, behind) = text.split_once(&event).unwrap_or_else(|| panic!("{text}"));
+    assert!(before.contains("thinking_delta") && behind.contains("content_block_stop"), "{text}");
+    // The thought goes back to a model here, and would not to Anthropic.
+    let asked = json!({ "model": "m", "max_tokens": 9, "messages": [
+        { "role": "user", "content": "?" }, { "role": "assistant", "content": answer["content"] } ] });
+    let (chat, _) = from_messages_request(&object(asked)).unwrap();
+    assert_eq!(chat["messages"][1]["reasoning_content"], "hm");
+}
+
+#[test]
+fn en_7_a_stream_of_anthropics_own_passes_and_an_error_of_ours_ends_it() {
+    let mut stream =
+        MessagesFromChat::new(Stamp { id: String::new(), model: "m".into(), created: 0 }, Names::default());
+    let own = "event: ping\ndata: {\"type\":\"ping\"}\n\nevent: message_start\ndata: {\"type\":\"message_start\"}\n\n\
+               event: new\ndata: {\"type\":\"new\",\"choices\":[]}\n\n";
+    assert_eq!(stream.piece(own.as_bytes()), own);
+    assert_eq!(stream.piece(b": working\n\n"), "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+    let error = stream
+        .piece(b"data: {\"error\":{\"message\":\"cut\",\"type\":\"server_error\",\"code\":\"backend_error\"}}\n\n");
+    assert!(error.starts_with(b"event: error\n"), "{error:?}");
+    assert_eq!(stream.end(), "");
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::signature::OUR_SIGNATURE;
 use crate::error::DialectError;
 use crate::names::message_with_field;
 use crate::sse::{self, SseItem, SseReader};
@@ -13,7 +14,10 @@ use crate::{Names, Reshape, Stamp, arguments, nonsense};
 /// The most blocks that wait for the end of another.
 const MOST_WAITING: usize = 1_024;
 
-/// Turns a chat answer into one of the Messages API.
+/// The events that begin a stream which is one of the Messages API already.
+const PASSED: [&str; 3] = ["message_start", "ping", "error"];
+
+/// Turns a chat answer into one of the Messages API. A stream that is one already passes.
 pub struct MessagesFromChat {
     stamp: Stamp,
     names: Names,
@@ -32,6 +36,8 @@ pub struct MessagesFromChat {
     stop_sequence: Option<String>,
     usage: Value,
     ended: bool,
+    /// Whether the stream has this shape already: a provider of the same API answers.
+    passes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,6 +116,7 @@ impl MessagesFromChat {
             stop_sequence: None,
             usage,
             ended: false,
+            passes: false,
         }
     }
 
@@ -175,8 +182,14 @@ impl MessagesFromChat {
 
     fn leave(&mut self, out: &mut Vec<u8>) {
         if let Some(block) = self.open.take() {
-            if let Kind::Tool(index) = block.kind {
-                self.ended_calls.insert(index);
+            match block.kind {
+                Kind::Tool(index) => _ = self.ended_calls.insert(index),
+                Kind::Thinking => {
+                    let delta = json!({ "type": "signature_delta", "signature": OUR_SIGNATURE });
+                    let event = json!({ "type": "content_block_delta", "index": self.blocks - 1, "delta": delta });
+                    sse::named(out, "content_block_delta", &event);
+                }
+                Kind::Text => {}
             }
             sse::named(out, "content_block_stop", &json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
         }
@@ -229,7 +242,7 @@ impl Reshape for MessagesFromChat {
             return Err(nonsense("it has no message"));
         }
         if let Some(thoughts) = said["reasoning_content"].as_str().filter(|thoughts| !thoughts.is_empty()) {
-            content.push(json!({ "type": "thinking", "thinking": thoughts, "signature": "" }));
+            content.push(json!({ "type": "thinking", "thinking": thoughts, "signature": OUR_SIGNATURE }));
         }
         if let Some(text) = said["content"].as_str().filter(|text| !text.is_empty()) {
             content.push(json!({ "type": "text", "text": text }));
@@ -261,11 +274,16 @@ impl Reshape for MessagesFromChat {
             match item {
                 _ if self.ended => {}
                 SseItem::Comment(_) => sse::named(&mut out, "ping", &json!({ "type": "ping" })),
-                SseItem::Event { data, .. } => {
-                    if let Ok(chunk) = serde_json::from_str(&data) {
-                        self.event(&chunk, &mut out);
+                SseItem::Event { name, data } if self.passes && !name.is_empty() => sse::passed(&mut out, &name, &data),
+                SseItem::Event { name, data } => match serde_json::from_str::<Value>(&data) {
+                    Ok(event) if !self.begun && PASSED.contains(&name.as_str()) && event["type"] == name.as_str() => {
+                        self.passes |= name != "ping";
+                        sse::passed(&mut out, &name, &data);
                     }
-                }
+                    // An error of the coordinator's may follow in its own shape.
+                    Ok(chunk) if !self.passes || chunk.get("error").is_some() => self.event(&chunk, &mut out),
+                    _ => {}
+                },
             }
         }
         Bytes::from(out)
@@ -273,7 +291,7 @@ impl Reshape for MessagesFromChat {
 
     fn end(&mut self) -> Bytes {
         let mut out = Vec::new();
-        if !std::mem::replace(&mut self.ended, true) {
+        if !std::mem::replace(&mut self.ended, true) && !self.passes {
             self.begin(&mut out);
             while !self.waiting.is_empty() {
                 self.begin_next(&mut out);

@@ -10,11 +10,11 @@ use crate::thinking::wish;
 /// one.
 const USUAL_LIMIT: u64 = 8_192;
 /// The smallest thinking budget of Claude models, in tokens.
-const LEAST_THINKING: u32 = 1_024;
+pub(super) const LEAST_THINKING: u32 = 1_024;
 /// The thinking budget of requests that name none, in tokens.
-const USUAL_THINKING: u32 = 4_096;
+pub(super) const USUAL_THINKING: u32 = 4_096;
 /// Tokens reserved for the answer after the thinking.
-const AFTER_THINKING: u64 = 2_048;
+pub(super) const AFTER_THINKING: u64 = 2_048;
 
 /// Translates a chat request for `model`. Demands that the Messages API cannot meet are refused by name. Preferences
 /// that it does not have (`seed`, penalties, `logit_bias`) are dropped.

@@ -52,6 +52,34 @@ pub fn context_wish(body: &Map<String, Value>) -> Result<ContextWish, DialectErr
     Ok(ContextWish { shortens: flag(body, "truncate")?, keep, shifts: flag(body, "shift")? })
 }
 
+/// The context that a request wants of its model, in tokens.
+pub fn num_ctx(body: &Map<String, Value>) -> Result<Option<u64>, DialectError> {
+    match body.get("options").and_then(|options| options.get("num_ctx")) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_u64() {
+            // Clients send 0 for the usual context.
+            Some(0) => Ok(None),
+            Some(tokens) => Ok(Some(tokens)),
+            None => {
+                let message = "'options.num_ctx' must be a whole number of tokens";
+                Err(DialectError::invalid("options.num_ctx", message))
+            }
+        },
+    }
+}
+
+/// The names of a request's options that have no effect: those about loading, which the manifest and the operator
+/// decide, and those that no one knows.
+pub fn ignored_options(body: &Map<String, Value>) -> Vec<&str> {
+    let known = |name: &str| {
+        OPTIONS.iter().any(|(_, theirs)| *theirs == name)
+            || ["num_ctx", "num_keep"].contains(&name)
+            || DEMANDS.into_iter().flat_map(Demand::fields).any(|field| field == name)
+    };
+    let given = body.get("options").and_then(Value::as_object).into_iter().flatten();
+    given.filter(|(name, value)| !value.is_null() && !known(name)).map(|(name, _)| name.as_str()).collect()
+}
+
 /// A field that is true unless the request says otherwise.
 fn flag(body: &Map<String, Value>, name: &str) -> Result<bool, DialectError> {
     match body.get(name) {
@@ -227,7 +255,8 @@ struct Translation {
 
 impl Translation {
     /// Translates everything but the messages: model, options, form of the answer. Options that would load the model
-    /// differently (`num_ctx`, `num_gpu`, …) are ignored: the manifest and the operator decide about them.
+    /// differently (`num_gpu`, …) have no effect: the manifest and the operator decide about them. [`num_ctx`] is read
+    /// apart.
     fn begin(body: &Map<String, Value>) -> Result<Self, DialectError> {
         let mut asked = Self { request: json!({ "model": model(body)? }), names: Names::default() };
         let given = match body.get("options") {

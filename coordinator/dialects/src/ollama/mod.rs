@@ -5,7 +5,8 @@ mod from_ollama_request;
 mod to_ollama_answer;
 
 pub use from_ollama_request::{
-    EmbedShape, OllamaRequest, context_wish, from_chat, from_embed, from_generate, keep_alive_of, model_name,
+    EmbedShape, OllamaRequest, context_wish, from_chat, from_embed, from_generate, ignored_options, keep_alive_of,
+    model_name, num_ctx,
 };
 pub use to_ollama_answer::{AnswerShape, Elapsed, OllamaFromChat, OllamaFromEmbeddings, error_text, timestamp};
 

@@ -68,18 +68,30 @@ pub struct KeyClient {
     pub may_name_others: bool,
 }
 
-/// Reads the fields in `body`. `head` is the request's, with the [`KeyClient`] of its key among the extensions.
+/// Reads the fields in `body`. `head` is the request's, with the [`KeyClient`] of its key among the extensions. A body
+/// with links is refused.
 pub fn peek(body: &[u8], head: &Parts, limits: JsonLimits) -> Result<Peeked, ApiError> {
+    let (peeked, link) = peek_with_links(body, head, limits)?;
+    match link {
+        Some(place) => Err(refused_link(place)),
+        None => Ok(peeked),
+    }
+}
+
+/// The error for a link at this place of a body.
+pub fn refused_link(place: String) -> ApiError {
+    let message = link_refused(&place);
+    ApiError::invalid(place, message)
+}
+
+/// The same of a body that may have links, with the place of the first one.
+pub fn peek_with_links(body: &[u8], head: &Parts, limits: JsonLimits) -> Result<(Peeked, Option<String>), ApiError> {
     // Skipped fields would otherwise not be checked for valid UTF-8.
     let text = std::str::from_utf8(body).map_err(malformed)?;
     JsonShape::of(body, limits)?;
     let mut json = serde_json::Deserializer::from_str(text);
     let (fields, link) =
         json.deserialize_map(PeekedFields).and_then(|found| json.end().map(|()| found)).map_err(malformed)?;
-    if let Some(place) = link {
-        let message = link_refused(&place);
-        return Err(ApiError::invalid(place, message));
-    }
     let mut peeked = Peeked::default();
     let mut unknown = String::new();
     for (name, value) in fields {
@@ -89,7 +101,7 @@ pub fn peek(body: &[u8], head: &Parts, limits: JsonLimits) -> Result<Peeked, Api
     peeked.unknown = HeaderValue::from_str(&unknown).ok().filter(|value| !value.is_empty());
     peeked.fill_from(&head.headers)?;
     peeked.client = client_of(peeked.client, head.extensions.get())?;
-    Ok(peeked)
+    Ok((peeked, link))
 }
 
 /// The client of a request that names none in its body: that of its key, else the one in its header.

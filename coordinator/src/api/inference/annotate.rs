@@ -6,7 +6,7 @@ use memchr::memmem;
 use model_boss_protocol::sse::EVENT_END;
 use serde::Serialize;
 
-use super::answer::Served;
+use super::served::Served;
 
 /// The longest incomplete event in bytes; a longer one passes unannotated.
 const LONGEST_EVENT: usize = 8 << 20;

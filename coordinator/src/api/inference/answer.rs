@@ -3,35 +3,33 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use model_boss_cloud::{CloudAnswer, CloudRequest};
-use model_boss_core::RungChoice;
-use model_boss_dialects::{
-    AnswerKind, DialectError, DialectFault, Prepared, Reshape, SPEECH, Stamp, check_answer, engine_error,
-};
+use model_boss_dialects::{AnswerKind, MESSAGES, Prepared, Reshape, SPEECH, Stamp, check_answer, engine_error};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::gathered::Gathered;
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory, MemoryError};
-use model_boss_http::offload::{WorkPanicked, offload};
-use model_boss_http::upstream::{Outgoing, UpstreamError};
+use model_boss_http::offload::offload;
+use model_boss_http::upstream::Outgoing;
 use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::select;
 use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
-use super::answer_body::{AnswerBody, AnswerSource, BodyError};
+use super::answer_body::{AnswerBody, AnswerSource};
 use super::answer_form::AnswerForm;
 use super::endings::deadline_exceeded;
 use super::fitting::Fitting;
 use super::forward::Forward;
+use super::lost::Lost;
 use super::reshape::reshape_whole;
+use super::served::Served;
 use super::traced::{LOST, placed, turn};
 use crate::adapters::GiveError;
 use crate::refusals::{of_cloud, of_dialect};
@@ -59,14 +57,8 @@ pub(crate) struct Answer {
     pub(super) deadline: Option<Instant>,
     /// The worker or provider that the answer comes from.
     pub(super) place: Destination,
-}
-
-/// The model that answers a request, and how it was chosen.
-pub(crate) struct Served {
-    pub(super) model: String,
-    pub(super) rung: RungChoice,
-    pub(super) queued: Duration,
-    pub(super) loading: Duration,
+    /// Whether the answer has the shape of the client's API already.
+    pub(super) is_own: bool,
 }
 
 /// The answer's body, as far as it has arrived.
@@ -77,70 +69,6 @@ pub(crate) enum Content {
     Stream { first: Bytes, rest: AnswerBody },
     /// The media type of sound, its first bytes, and the connection for the rest.
     Sound { kind: HeaderValue, first: Bytes, rest: AnswerBody },
-}
-
-/// The worker died, or sent an invalid answer, before the answer began.
-#[derive(Debug, thiserror::Error)]
-enum Lost {
-    #[error("it has no address yet")]
-    NotReady,
-    #[error(transparent)]
-    Refused(ApiError),
-    #[error("{0}")]
-    Nonsense(String),
-    #[error(transparent)]
-    Upstream(#[from] UpstreamError),
-    #[error("the connection broke in its answer")]
-    Body(#[source] hyper::Error),
-}
-
-impl From<DialectError> for Lost {
-    fn from(error: DialectError) -> Self {
-        match error.fault {
-            DialectFault::UnusableAnswer => Self::Nonsense(error.message),
-            DialectFault::Invalid
-            | DialectFault::Unsupported
-            | DialectFault::Engine { .. }
-            | DialectFault::Provider(_) => Self::Refused(of_dialect(error)),
-        }
-    }
-}
-
-impl From<WorkPanicked> for Lost {
-    fn from(error: WorkPanicked) -> Self {
-        Self::Refused(error.into())
-    }
-}
-
-impl From<BodyError> for Lost {
-    fn from(error: BodyError) -> Self {
-        match error {
-            BodyError::Broken(error) => Self::Body(error),
-            BodyError::Unusable(error) => error.into(),
-            BodyError::Memory(error) => Self::Refused(error.into()),
-            BodyError::Panicked(error) => error.into(),
-        }
-    }
-}
-
-impl Lost {
-    /// Whether a fresh worker would give the same invalid answer.
-    fn is_nonsense(&self) -> bool {
-        match self {
-            Self::NotReady | Self::Refused(_) | Self::Body(_) => false,
-            Self::Upstream(error) => error.is_nonsense(),
-            Self::Nonsense(_) => true,
-        }
-    }
-
-    /// Whether the worker accepted the request and closed the connection, either because it died or as a faulty answer.
-    fn is_broken_off(&self) -> bool {
-        match self {
-            Self::NotReady | Self::Refused(_) | Self::Nonsense(_) => false,
-            Self::Upstream(error) => error.is_broken_off(),
-            Self::Body(_) => true,
-        }
-    }
 }
 
 /// Waits for a worker and for the beginning of its answer. An error is the request's final answer.
@@ -154,10 +82,10 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     };
     match begun {
         Ok((Dispatched { place, rung, queued, loading }, reply)) => {
-            let UpstreamReply { status, headers, thinking, content } = reply;
+            let UpstreamReply { status, headers, thinking, content, is_own } = reply;
             let served =
                 Served { model: forward.adapters.served(place.served(), rung.position), rung, queued, loading };
-            Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place })
+            Ok(Answer { ticket, served, status, headers, thinking, content, account, deadline, place, is_own })
         }
         Err(error) => {
             account.failed(&error);
@@ -174,6 +102,7 @@ struct UpstreamReply {
     headers: HeaderMap,
     thinking: Option<&'static str>,
     content: Content,
+    is_own: bool,
 }
 
 async fn begin(
@@ -285,14 +214,15 @@ async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<Ups
         now: unix_seconds(),
         memory: &forward.memory,
         limits: forward.limits,
+        own: forward.own.as_deref(),
     };
     let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
     let answer = forward.cloud.clouds.ask(&request).await.map_err(of_cloud)?;
-    let CloudAnswer { status, mut headers, thinking, body, reshape } = answer;
-    let answer = AnswerHead { status, from: AnswerSource::Cloud(body), reshape: Some(reshape), path: forward.path };
+    let CloudAnswer { status, mut headers, thinking, body, reshape, path } = answer;
+    let answer = AnswerHead { status, from: AnswerSource::Cloud(body), reshape: Some(reshape), path };
     let content = read_answer(answer, &headers, forward).await.map_err(broken)?;
     headers.remove(CONTENT_TYPE);
-    Ok(UpstreamReply { status, headers, thinking, content })
+    Ok(UpstreamReply { status, headers, thinking, content, is_own: path == MESSAGES })
 }
 
 /// Tokens at the beginning that stay when a context is full, in Ollama's API.
@@ -337,14 +267,14 @@ async fn exchange(worker: &Worker, at: (Priority, usize), forward: &Forward) -> 
             told.insert(RETRY_AFTER, wait.clone());
         }
         let (status, body) = read_error(head.status, from, worker.dialect().is_some()).await?;
-        return Ok(UpstreamReply { status, headers: told, thinking, content: Content::Whole(body) });
+        return Ok(UpstreamReply { status, headers: told, thinking, content: Content::Whole(body), is_own: false });
     }
     let answer = AnswerHead { status: head.status, from, reshape, path: forward.path };
     let content = read_answer(answer, &head.headers, forward).await?;
     if let Some(kind) = head.headers.get(CONTENT_TYPE).filter(|kind| is_plain_text(forward.path, kind)) {
         told.insert(CONTENT_TYPE, kind.clone());
     }
-    Ok(UpstreamReply { status: head.status, headers: told, thinking, content })
+    Ok(UpstreamReply { status: head.status, headers: told, thinking, content, is_own: false })
 }
 
 /// The client as a header, percent-encoded, since names may have any characters.

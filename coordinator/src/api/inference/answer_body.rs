@@ -46,8 +46,26 @@ struct StreamSteps {
     failed: Option<BodyError>,
     /// Whether reading has ended.
     over: bool,
-    /// Tokens of prompt and answer, as the translation counted them at the end.
-    tokens: Option<(u64, u64)>,
+    /// Tokens as the translation counted them at the end.
+    tokens: Option<TokensSoFar>,
+    /// Whether the translation counts better than the bytes that are passed on.
+    is_counted: bool,
+}
+
+/// Tokens as a translation counted them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokensSoFar {
+    pub(crate) prompt: u64,
+    pub(crate) answer: u64,
+    /// Tokens of the prompt from a cache, where they are known.
+    pub(crate) cached: Option<u64>,
+}
+
+impl TokensSoFar {
+    fn of(reshape: &dyn Reshape) -> Option<Self> {
+        let (prompt, answer) = reshape.tokens()?;
+        Some(Self { prompt, answer, cached: reshape.cached_tokens() })
+    }
 }
 
 /// The source of the bytes.
@@ -105,7 +123,9 @@ impl AnswerBody {
             AnswerSource::Worker(_) => ErrorSource::Worker,
             AnswerSource::Cloud(_) => ErrorSource::Cloud,
         };
-        let stream = StreamSteps { source, reshape, check, event, memory, failed: None, over: false, tokens: None };
+        let is_counted = kind == AnswerKind::Messages;
+        let (failed, over, tokens) = (None, false, None);
+        let stream = StreamSteps { source, reshape, check, event, memory, failed, over, tokens, is_counted };
         Self { from, stream: Some(Box::new(stream)) }
     }
 
@@ -114,10 +134,15 @@ impl AnswerBody {
         self.stream.as_ref().is_some_and(|stream| stream.check.has_begun())
     }
 
-    /// Tokens of prompt and answer, if they are known independently of the bytes that are passed on.
-    pub(crate) fn tokens(&self) -> Option<(u64, u64)> {
+    /// The tokens, if they are known independently of the bytes that are passed on.
+    pub(crate) fn tokens(&self) -> Option<TokensSoFar> {
         let stream = self.stream.as_ref()?;
-        stream.reshape.as_ref().map_or(stream.tokens, |reshape| reshape.tokens())
+        stream.reshape.as_ref().map_or(stream.tokens, |reshape| TokensSoFar::of(&**reshape))
+    }
+
+    /// Whether these counts are better than those in the bytes that are passed on.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_counted)
     }
 }
 
@@ -141,7 +166,7 @@ impl StreamSteps {
         let source = self.source;
         let last = self.reshape.as_mut().map(|reshape| with_failure(reshape.end(), reshape.failure(), source));
         if let Some(reshape) = self.reshape.take() {
-            self.tokens = reshape.tokens();
+            self.tokens = TokensSoFar::of(&*reshape);
         }
         let last = self.look(last.unwrap_or_default());
         if self.failed.is_none() {

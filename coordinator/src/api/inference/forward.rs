@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use model_boss_cloud::Clouds;
+use model_boss_cloud::{Clouds, OwnMessages};
 use model_boss_config::JsonLimits;
 use model_boss_dialects::ContextWish;
 use model_boss_http::form::FormBody;
@@ -48,6 +48,8 @@ pub(crate) struct Forward {
     pub(super) adapters: RungAdapters,
     /// The trace of the request; empty without traces.
     pub(super) trace: RequestTrace,
+    /// The request in the shape of the client's API, for providers of that API.
+    pub(super) own: Option<Arc<OwnMessages>>,
 }
 
 /// The providers, and this client's limit of spending at them.

@@ -34,6 +34,11 @@ pub(super) fn is_of(context: &Context, target: &Target, category: Category) -> b
     }
 }
 
+/// Whether a rung is a model of a provider that takes requests of Anthropic's API as they are.
+pub(super) fn is_passed_to(context: &Context, target: &Target) -> bool {
+    matches!(target, Target::Cloud { provider, .. } if context.clouds.takes_messages(provider))
+}
+
 /// The category of a model of this machine.
 pub(super) fn own_category(context: &Context, target: &Target) -> Result<Category, ApiError> {
     match target {

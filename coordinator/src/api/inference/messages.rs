@@ -2,26 +2,29 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
-use http::header::HeaderValue;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http_body_util::{BodyExt, Collected, Limited};
-use model_boss_cloud::CountRequest;
+use model_boss_cloud::{CountRequest, Counted};
 use model_boss_core::{RequestOutcome, Target};
 use model_boss_dialects::anthropic::{MessagesFromChat, from_messages_request};
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_host::clocks::{in_a, unix_seconds};
 use model_boss_http::body::{OpenBody, RequestBody, json};
+use model_boss_http::peek::{is_own_field, refused_link};
 use model_boss_protocol::{ApiError, Category, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
 
 use super::account::Account;
 use super::endings::deadline_exceeded;
+use super::own_messages::{api_headers, own_request, peek_own};
 use super::reshape::reshaped;
 use crate::api::context::Context;
-use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
+use crate::api::inference::openai::{InferenceRoute, OwnShape, infer_messages, infer_translated, understood};
 use crate::api::route::Call;
 use crate::refusals::{in_client_names, of_cloud, of_dialect};
 use crate::scheduling::Wish;
@@ -29,27 +32,42 @@ use crate::scheduling::Wish;
 /// The most bytes of an answer to a count.
 const MAX_COUNTED: usize = 64 << 10;
 
-/// `POST /v1/messages`.
+/// `POST /v1/messages`. Providers of this API get the request as it is; for all other models it is translated.
 pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
-    let translate = |mut body: OpenBody| {
+    let (context, head) = (Arc::clone(&call.context), call.head());
+    let translate = move |mut body: OpenBody| {
         let asked = body.object()?;
-        let (chat, names) = from_messages_request(&asked).map_err(of_dialect)?;
+        let own = own_request(&context, &head, (&body, &asked))?;
+        let translated = from_messages_request(&asked);
+        let is_only = translated.is_err();
+        let (chat, names) = match translated {
+            Ok(translated) => translated,
+            Err(_) if own.as_ref().is_some_and(|own| own.is_first) => (for_the_queue(&asked), Names::default()),
+            Err(error) => return Err(of_dialect(error)),
+        };
+        let own = own.map(|own| OwnShape { request: own.request, is_only });
         body.replace(chat.to_string());
-        Ok((model_of(&asked), body.close(), names))
+        Ok((model_of(&asked), body.close(), names, own))
     };
-    let (model, chat, names) = call.body().await?.open(translate).await?;
+    let (model, chat, names, own) = call.body().await?.open(translate).await?;
     let (context, stamp) = (Arc::clone(&call.context), stamp(&call, model));
-    let answer =
-        infer_translated(call, (chat, &names), InferenceRoute::at("/v1/chat/completions", Category::Llm)).await?;
+    let answer = infer_messages(call, (chat, &names), own).await?;
     let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp, names));
     reshaped(&context, answer, reshape, "text/event-stream").await
+}
+
+/// The fields of a request that the queue reads, for one that has no translation and goes to a provider of its API
+/// alone.
+fn for_the_queue(asked: &Map<String, Value>) -> Value {
+    let read = |name: &str| ["model", "stream", "keep_alive"].contains(&name) || name.starts_with("x_");
+    asked.iter().filter(|(name, _)| read(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// `POST /v1/messages/count_tokens`. A provider counts the tokens for its own models. A model of this machine gets a
 /// request for one token, and reports the length of the prompt by its template and vocabulary.
 pub(crate) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
-    json(&json!({ "input_tokens": counted_somewhere(call, body).await? }))
+    counted_somewhere(call, body).await
 }
 
 /// The counter of a prompt's tokens.
@@ -60,11 +78,12 @@ enum Counting {
     Here(RequestBody, Names),
 }
 
-async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiError> {
+async fn counted_somewhere(call: Call, body: RequestBody) -> Result<Response, ApiError> {
     let (context, head) = (Arc::clone(&call.context), call.head());
     let look = move |mut body: OpenBody| {
         let mut asked = body.object()?;
-        if let Some(elsewhere) = elsewhere(&context, &head, &body)? {
+        if let Some(elsewhere) = elsewhere(&context, &head, (&body, &asked))? {
+            asked.retain(|name, _| !is_own_field(name));
             return Ok(Counting::Elsewhere(Box::new(elsewhere), asked, body.close()));
         }
         asked.insert("max_tokens".to_owned(), json!(1));
@@ -76,9 +95,13 @@ async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiErro
     match body.open(look).await? {
         Counting::Elsewhere(elsewhere, asked, held) => {
             let (context, id) = (Arc::clone(&call.context), call.request_id());
-            counted_elsewhere(&context, &id, *elsewhere, (asked, held.size())).await
+            let counted = counted_elsewhere(&context, &id, *elsewhere, (asked, held.size())).await?;
+            let mut answer = Response::new(Body::from(counted.body));
+            *answer.headers_mut() = counted.headers;
+            answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            Ok(answer)
         }
-        Counting::Here(chat, names) => counted(call, chat, &names).await,
+        Counting::Here(chat, names) => json(&json!({ "input_tokens": counted(call, chat, &names).await? })),
     }
 }
 
@@ -87,12 +110,23 @@ struct Elsewhere {
     wish: Wish,
     provider: String,
     model: String,
+    /// The client's headers that belong to the API.
+    headers: HeaderMap,
 }
 
 /// The provider and its model, if the first permitted rung is one.
-fn elsewhere(context: &Context, head: &Parts, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
-    let (peeked, resolved) = understand(context, body, head)?;
-    let Target::Cloud { provider, model } = resolved.ladder().first.target.clone() else { return Ok(None) };
+fn elsewhere(
+    context: &Context,
+    head: &Parts,
+    request: (&OpenBody, &Map<String, Value>),
+) -> Result<Option<Elsewhere>, ApiError> {
+    let (peeked, link) = peek_own(head, request)?;
+    let (peeked, resolved) = understood(context, peeked)?;
+    let target = &resolved.ladder().first.target;
+    if let Some(place) = link.filter(|_| !context.tasks.providers().is_cloud(target)) {
+        return Err(refused_link(place));
+    }
+    let Target::Cloud { provider, model } = target.clone() else { return Ok(None) };
     let wish = Wish {
         // A model of another rung would count differently.
         permit: resolved.permit.first_only(),
@@ -101,7 +135,7 @@ fn elsewhere(context: &Context, head: &Parts, body: &OpenBody) -> Result<Option<
         deadline: peeked.budget.or(resolved.budget).map(in_a),
         keep_alive: None,
     };
-    Ok(Some(Elsewhere { wish, provider, model }))
+    Ok(Some(Elsewhere { wish, provider, model, headers: api_headers(&head.headers) }))
 }
 
 /// Lets a provider count. The provider does not charge for it, but it is a request: the client's limits apply, and it
@@ -111,15 +145,16 @@ async fn counted_elsewhere(
     id: &HeaderValue,
     elsewhere: Elsewhere,
     (body, size): (Map<String, Value>, usize),
-) -> Result<u64, ApiError> {
-    let Elsewhere { wish, provider, model } = elsewhere;
+) -> Result<Counted, ApiError> {
+    let Elsewhere { wish, provider, model, headers } = elsewhere;
     let deadline = wish.deadline;
     let mut account = Account::open(&context.metrics, None);
     let mut ticket = context.scheduling.submit(wish);
     let asked = async {
         account.dispatched(&ticket.dispatched().await?);
         let id = String::from_utf8_lossy(id.as_bytes());
-        let question = CountRequest { provider: &provider, model: &model, body, size, id: &id, now: unix_seconds() };
+        let (provider, model, now) = (provider.as_str(), model.as_str(), unix_seconds());
+        let question = CountRequest { provider, model, body, size, id: &id, now, headers: &headers };
         context.clouds.count_tokens(question).await.map_err(of_cloud)
     };
     let counted = match deadline {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use model_boss_catalog::Model;
 use model_boss_core::{AdapterName, LoadOptions, Moment, SlotView, Target};
 use model_boss_dialects::ollama::{
     AnswerShape, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, OllamaRequest, context_wish, from_chat, from_embed,
-    from_generate, keep_alive_of, model_name, timestamp,
+    from_generate, ignored_options, keep_alive_of, model_name, num_ctx, timestamp,
 };
 use model_boss_dialects::{ContextWish, DialectError, Names, Reshape, Stamp};
 use model_boss_host::clocks::unix_seconds;
@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use super::cloud_models::{self, CloudModel};
 use super::models::look;
+use super::ollama_context::{self, ContextRequest, about_the_context, with_context};
 use super::reshape::reshaped;
 use crate::api::admin::tasks;
 use crate::api::blocking::blocking;
@@ -36,6 +37,10 @@ use crate::refusals::of_dialect;
 /// The version of Ollama whose API this is, since its clients require a minimum.
 const API_VERSION: &str = "0.13.0";
 const LINES: &str = "application/x-ndjson";
+/// The header that names options of a request without an effect.
+const IGNORED_OPTIONS: HeaderName = HeaderName::from_static("x-ignored-options");
+/// The most bytes of that header.
+const MAX_IGNORED: usize = 512;
 
 /// `GET /api/version`.
 pub(crate) async fn version(_call: Call) -> Result<Response, ApiError> {
@@ -59,17 +64,23 @@ async fn ask(
 ) -> Result<Response, ApiError> {
     let began = Instant::now();
     let context = Arc::clone(&call.context);
-    let (stamp, wanted) = request(&mut call, read).await?;
-    let (body, names, asked) = match wanted {
+    let (stamp, ignored, wanted) = request(&mut call, read).await?;
+    let (body, names, asked, more) = match wanted {
         OllamaWish::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
-        OllamaWish::Answer(body, names, asked) => (body, names, asked),
+        OllamaWish::Answer(body, names, asked, more) => (body, names, asked, more),
+    };
+    let again = match more {
+        Some(more) => ollama_context::make_room(&context, *more).await?,
+        None => Duration::ZERO,
     };
     let loading = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&loading);
     let elapsed = Box::new(move || (began.elapsed(), Duration::from_millis(told.load(Ordering::Relaxed))));
-    let answer = infer_translated(call, (body, &names), asked).await?;
+    let mut answer = infer_translated(call, (body, &names), asked).await?;
     let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, names, elapsed));
-    loading.store(load_ms(&answer), Ordering::Relaxed);
+    let again = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+    loading.store(load_ms(&answer).saturating_add(again), Ordering::Relaxed);
+    answer.headers_mut().extend(ignored.map(|names| (IGNORED_OPTIONS, names)));
     reshaped(&context, answer, reshape, LINES).await
 }
 
@@ -77,8 +88,8 @@ async fn ask(
 enum OllamaWish {
     /// The model is to be loaded or unloaded.
     Residency(Box<ResidencyRequest>),
-    /// The body is answered as a request of OpenAI's API.
-    Answer(RequestBody, Names, InferenceRoute),
+    /// The body is answered as a request of OpenAI's API, by a model with this context.
+    Answer(RequestBody, Names, InferenceRoute, Option<Box<ContextRequest>>),
 }
 
 /// A request only to load or to unload a model. The client's rules apply as to every other request.
@@ -88,17 +99,21 @@ struct ResidencyRequest {
     permit: Option<ModelPermit>,
     priority: Option<Priority>,
     keep_alive: Option<KeepAlive>,
+    /// The context that the model should have.
+    tokens: Option<u64>,
 }
 
 /// Translates a request, and its model's name to the coordinator's own.
 async fn request(
     call: &mut Call,
     read: fn(&Map<String, Value>) -> Result<OllamaRequest, DialectError>,
-) -> Result<(Stamp, OllamaWish), ApiError> {
+) -> Result<(Stamp, Option<HeaderValue>, OllamaWish), ApiError> {
     let (context, head) = (Arc::clone(&call.context), call.head());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given)?;
+        let tokens = num_ctx(&given).map_err(of_dialect)?;
+        let ignored = in_a_header(&ignored_options(&given));
         let context_wish = context_wish(&given).map_err(of_dialect)?;
         let (request, names, path) = match read(&given).map_err(of_dialect)? {
             OllamaRequest::Chat(request, names) => (request, names, "/v1/chat/completions"),
@@ -109,19 +124,31 @@ async fn request(
                 let (peeked, resolved) = understand(&context, &body, &head)?;
                 let priority = peeked.priority.or(resolved.priority);
                 let permit = resolved.permit.into_model();
-                return Ok((
-                    stamp,
-                    OllamaWish::Residency(Box::new(ResidencyRequest { asked, permit, priority, keep_alive })),
-                ));
+                let residency = ResidencyRequest { asked, permit, priority, keep_alive, tokens };
+                return Ok((stamp, ignored, OllamaWish::Residency(Box::new(residency))));
             }
         };
+        let mut more = None;
+        if let Some(tokens) = tokens {
+            let keep_alive = keep_alive_of(&given).map_err(of_dialect)?;
+            body.replace(Value::Object(given).to_string());
+            let (peeked, resolved) = understand(&context, &body, &head)?;
+            let priority = peeked.priority.or(resolved.priority);
+            let permit = resolved.permit.into_model();
+            more = permit.map(|permit| Box::new(ContextRequest { permit, tokens, keep_alive, priority }));
+        }
         body.replace(request.to_string());
-        Ok((
-            stamp,
-            OllamaWish::Answer(body.close(), names, InferenceRoute::at(path, Category::Llm).within(context_wish)),
-        ))
+        let route = InferenceRoute::at(path, Category::Llm).within(context_wish);
+        Ok((stamp, ignored, OllamaWish::Answer(body.close(), names, route, more)))
     };
     call.body().await?.open(translate).await
+}
+
+/// The names of options without an effect, as a header.
+fn in_a_header(names: &[&str]) -> Option<HeaderValue> {
+    let mut text = names.iter().map(|name| name.escape_default().to_string()).collect::<Vec<String>>().join(", ");
+    text.truncate(MAX_IGNORED);
+    HeaderValue::from_str(&text).ok().filter(|text| !text.is_empty())
 }
 
 /// Replaces the model's name by the coordinator's. Answers repeat the requested name.
@@ -149,7 +176,7 @@ async fn only_residency(
     stamp: &Stamp,
     wanted: ResidencyRequest,
 ) -> Result<Response, ApiError> {
-    let ResidencyRequest { asked, permit, priority, keep_alive } = wanted;
+    let ResidencyRequest { asked, permit, priority, keep_alive, tokens } = wanted;
     let unloads = asked == OllamaRequest::Unload;
     let done = async {
         let Some(permit) = permit else { return Ok(()) };
@@ -165,7 +192,10 @@ async fn only_residency(
         }
         context.pulls.admit(&known)?;
         let options = LoadOptions { keep_alive, priority, ..LoadOptions::default() };
-        context.scheduling.load(permit, options).done().await
+        let options = with_context(context, permit.model(), tokens, options).await;
+        let grows = options.context;
+        let done = context.scheduling.load(permit, options).done().await;
+        done.map_err(|error| grows.map_or_else(|| error.clone(), |tokens| about_the_context(tokens, error.clone())))
     };
     done.await?;
     Ok(line(&OllamaFromChat::nothing_asked(shape, stamp, if unloads { "unload" } else { "load" })))

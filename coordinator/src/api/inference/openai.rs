@@ -1,13 +1,13 @@
 //! `POST /v1/chat/completions` and `/v1/completions`: from a body to a place in the queue, and from an answer to HTTP.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
+use model_boss_cloud::OwnMessages;
 use model_boss_core::{RequestOutcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
@@ -23,11 +23,12 @@ use tokio::time::{Instant, timeout};
 use super::account::Account;
 use super::adapted::RungAdapters;
 use super::allowance::TokenMeter;
-use super::answer::{Answer, Content, Served, obtain};
+use super::answer::{Answer, Content, obtain};
 use super::answer_form::{AnswerForm, speech_form};
 use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::marks::{Marks, piece_headers};
-use super::meant::{is_of, only_model, own_category};
+use super::meant::{is_of, is_passed_to, only_model, own_category};
+use super::reshape::PassedShape;
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
@@ -35,19 +36,6 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
-
-/// The longest reason in a header.
-const MAX_REASON: usize = 300;
-
-const SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
-
-const RUNG: HeaderName = HeaderName::from_static("x-rung");
-
-const RUNG_REASON: HeaderName = HeaderName::from_static("x-rung-reason");
-
-const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
-
-const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
 
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
@@ -179,6 +167,16 @@ pub(super) async fn infer(mut call: Call, asked: InferenceRoute) -> Result<Respo
 
 /// Serves a request whose body was read, or made, already.
 pub(super) async fn infer_body(call: Call, body: RequestBody, asked: InferenceRoute) -> Result<Response, ApiError> {
+    infer_shapes(call, body, None, asked).await
+}
+
+/// The same of a request in a provider's own shape, beside its translation.
+async fn infer_shapes(
+    call: Call,
+    body: RequestBody,
+    own: Option<OwnShape>,
+    asked: InferenceRoute,
+) -> Result<Response, ApiError> {
     let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form, is_local } =
         asked;
     let only = may_be_unnamed.then(|| category.unwrap_or(Category::Llm));
@@ -196,6 +194,10 @@ pub(super) async fn infer_body(call: Call, body: RequestBody, asked: InferenceRo
         kind if peeked.stream && kind.may_stream() => AnswerForm::Events,
         _ => AnswerForm::Whole,
     };
+    if own.as_ref().is_some_and(|own| own.is_only) {
+        let takes = |target: &Target| is_passed_to(&context, target);
+        resolved.permit = resolved.permit.only(takes);
+    }
     admit(&context, &resolved)?;
     if is_local {
         // The answer of a model of another rung would differ in more than its text.
@@ -252,6 +254,7 @@ pub(super) async fn infer_body(call: Call, body: RequestBody, asked: InferenceRo
         limits,
         adapters,
         trace,
+        own: own.map(|own| Arc::new(own.request)),
     };
     let request = ticket.request();
     let answer =
@@ -292,6 +295,23 @@ pub(super) async fn infer_translated(
 ) -> Result<Response, ApiError> {
     let asked = InferenceRoute { is_translated: true, ..asked };
     infer_body(call, request, asked).await.map_err(|error| in_client_names(names, error))
+}
+
+/// A request in a provider's own shape.
+pub(super) struct OwnShape {
+    pub(super) request: OwnMessages,
+    /// Whether the request has no translation, so that only providers of this shape can answer.
+    pub(super) is_only: bool,
+}
+
+/// The same for a request that providers of its API get in its own shape.
+pub(super) async fn infer_messages(
+    call: Call,
+    (request, names): (RequestBody, &Names),
+    own: Option<OwnShape>,
+) -> Result<Response, ApiError> {
+    let asked = InferenceRoute { is_translated: true, ..InferenceRoute::at("/v1/chat/completions", Category::Llm) };
+    infer_shapes(call, request, own, asked).await.map_err(|error| in_client_names(names, error))
 }
 
 /// Adds the reason why cloud fallback is off to an error that a cloud rung might have prevented.
@@ -451,6 +471,9 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
             *response.body_mut() = Body::new(StreamBody::begun(answer, times));
         }
         Content::Whole(body) => {
+            if answer.is_own {
+                response.extensions_mut().insert(PassedShape);
+            }
             answer.account.used(usage_in(&body));
             answer.account.status(answer.status.as_u16());
             answer.ticket.finish(RequestOutcome::Answered, answer.account.tokens());
@@ -459,29 +482,4 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
         }
     }
     response
-}
-
-impl Served {
-    /// Adds headers with the model that answers, and the reason (TR-2).
-    fn headers(&self, headers: &mut HeaderMap) {
-        if let Ok(model) = HeaderValue::from_str(&self.model) {
-            headers.insert(SERVED_MODEL, model);
-        }
-        headers.insert(RUNG, HeaderValue::from(self.rung.position));
-        headers.insert(RUNG_REASON, in_a_header(&self.rung.reason.to_string()));
-        headers.insert(QUEUE_MS, milliseconds(self.queued));
-        headers.insert(LOAD_MS, milliseconds(self.loading));
-    }
-}
-
-/// A text of the coordinator or of a worker as a header: characters that a header cannot hold become `?`, and its
-/// length is limited.
-fn in_a_header(words: &str) -> HeaderValue {
-    let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
-    let text: String = words.chars().map(plain).take(MAX_REASON).collect();
-    HeaderValue::from_str(text.trim()).unwrap_or(HeaderValue::from_static("unknown"))
-}
-
-fn milliseconds(span: Duration) -> HeaderValue {
-    HeaderValue::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }

@@ -21,6 +21,10 @@ use super::answer_body::BodyError;
 use crate::api::context::Context as ApiContext;
 use crate::refusals::of_dialect;
 
+/// Marks a whole answer, among its extensions, that has the shape of its client's API already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassedShape;
+
 /// Translates an answer by `reshape`; a stream gets the content type `stream`.
 pub(crate) async fn reshaped(
     context: &ApiContext,
@@ -35,6 +39,9 @@ pub(crate) async fn reshaped(
     if is_stream {
         head.headers.insert(CONTENT_TYPE, HeaderValue::from_static(stream));
         return Ok(Response::from_parts(head, Body::new(Through { body, reshape: Some(reshape) })));
+    }
+    if head.extensions.remove::<PassedShape>().is_some() {
+        return Ok(Response::from_parts(head, body));
     }
     // The answer was collected before, within the memory budget.
     let whole = body.collect().await.map_err(|error| of_dialect(nonsense(error)))?.to_bytes();

@@ -78,14 +78,12 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
     let counted: Option<OpenAiCounts> = last_object(tail, &USAGE);
     let timed: Option<Timings> = last_object(tail, &TIMINGS);
     let (prompt_tokens, completion_tokens) = match (&counted, &timed) {
-        (Some(usage), _) => (usage.prompt_tokens, usage.completion_tokens),
+        (Some(usage), _) => (usage.whole_prompt(), usage.completion_tokens),
         (None, Some(timings)) => (timings.prompt_n.saturating_add(timings.cache_n), timings.predicted_n),
         (None, None) => return None,
     };
-    let cached_tokens = timed
-        .as_ref()
-        .map(|timings| timings.cache_n)
-        .or_else(|| counted.as_ref().and_then(|usage| usage.prompt_tokens_details.as_ref()?.cached_tokens));
+    let cached_tokens =
+        timed.as_ref().map(|timings| timings.cache_n).or_else(|| counted.as_ref().and_then(OpenAiCounts::cached));
     let timed = timed.unwrap_or_default();
     Some(RequestUsage {
         cached_tokens,
@@ -102,7 +100,7 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<RequestUsage> {
     })
 }
 
-/// Counts in OpenAI's form, of chats or of speech.
+/// Counts in OpenAI's form, of chats or of speech, or in Anthropic's.
 #[derive(Deserialize)]
 struct OpenAiCounts {
     #[serde(alias = "input_tokens")]
@@ -111,6 +109,22 @@ struct OpenAiCounts {
     completion_tokens: u64,
     #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,
+    /// Tokens that Anthropic counts beside those of the prompt.
+    #[serde(default)]
+    cache_read_input_tokens: Option<u64>,
+    #[serde(default)]
+    cache_creation_input_tokens: Option<u64>,
+}
+
+impl OpenAiCounts {
+    fn whole_prompt(&self) -> u64 {
+        let beside = [self.cache_read_input_tokens, self.cache_creation_input_tokens];
+        beside.into_iter().flatten().fold(self.prompt_tokens, u64::saturating_add)
+    }
+
+    fn cached(&self) -> Option<u64> {
+        self.prompt_tokens_details.as_ref().map_or(self.cache_read_input_tokens, |details| details.cached_tokens)
+    }
 }
 
 #[derive(Deserialize)]

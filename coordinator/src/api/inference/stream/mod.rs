@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::api::inference::account::Account;
 use crate::api::inference::annotate::Annotator;
 use crate::api::inference::answer::{Answer, Content};
-use crate::api::inference::answer_body::{AnswerBody, BodyError};
+use crate::api::inference::answer_body::{AnswerBody, BodyError, TokensSoFar};
 use crate::api::inference::endings::{broken_in_the_middle, deadline_exceeded};
 use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::RequestUsage;
@@ -314,13 +314,15 @@ impl Relay {
 
     /// The usage, if the answer states it.
     fn usage(&self) -> Option<RequestUsage> {
-        self.tail.usage().or_else(|| self.counted_apart())
+        let tail = if self.rest.is_counted() { None } else { self.tail.usage() };
+        tail.or_else(|| self.counted_apart())
     }
 
     /// The usage by the translation, which the client may not see.
     fn counted_apart(&self) -> Option<RequestUsage> {
-        let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
-        Some(RequestUsage { prompt_tokens, completion_tokens, ..RequestUsage::default() })
+        let TokensSoFar { prompt, answer, cached } = self.rest.tokens()?;
+        let (prompt_tokens, completion_tokens, cached_tokens) = (prompt, answer, cached);
+        Some(RequestUsage { prompt_tokens, completion_tokens, cached_tokens, ..RequestUsage::default() })
     }
 
     fn note(&mut self, data: Bytes) -> Bytes {
