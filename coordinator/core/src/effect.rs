@@ -59,6 +59,8 @@ pub enum Effect {
     Stop {
         /// The slot of the worker.
         slot: SlotKey,
+        /// Whether its prefixes may be parked first (EN-3): its end may take a moment longer then.
+        parks: bool,
     },
     /// Release the lease, with the evidence that the processes are gone. The shell answers with `LeaseReleased`.
     ReleaseLease {

@@ -266,6 +266,30 @@ pub enum LeaveCause {
     Crash,
 }
 
+impl LeaveCause {
+    /// Whether a worker that ends for this cause has the time to park its prefixes, and its model a use for them. A
+    /// revoked lease has a deadline; changed files make them useless.
+    pub const fn parks(&self) -> bool {
+        match self {
+            Self::Eviction { .. }
+            | Self::Unload
+            | Self::Idle
+            | Self::Freed
+            | Self::Retention
+            | Self::Foreign
+            | Self::Yielded { .. }
+            | Self::Moved
+            | Self::Reload
+            | Self::RoomToStay
+            | Self::SecondTry { .. }
+            | Self::Shutdown => true,
+            Self::Replaced | Self::Removed | Self::DeviceLost | Self::Revoked { .. } | Self::Unwanted | Self::Crash => {
+                false
+            }
+        }
+    }
+}
+
 impl WaitReason {
     /// The reason as one word, which the API has in `reason`.
     pub const fn word(&self) -> &'static str {

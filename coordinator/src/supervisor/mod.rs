@@ -14,10 +14,11 @@ mod streams;
 mod worker_log;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use model_boss_core::SlotKey;
-use model_boss_protocol::CpuShare;
+use model_boss_protocol::{CpuShare, DeviceId};
 use runner::WorkerRunner;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -54,19 +55,24 @@ impl Supervisor {
             dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),
             stop: CancellationToken::new(),
+            parks: AtomicBool::new(false),
+            era: self.tools.parking.era(&order.model.description.id),
             kill: CancellationToken::new(),
             kill_reason: OnceLock::new(),
             ended: CancellationToken::new(),
             adapters: WorkerAdapters::default(),
             share: watch::Sender::new(None),
         });
+        let on_host = order.parts.iter().filter(|(device, _)| *device == DeviceId::Cpu).map(|(_, bytes)| *bytes).sum();
+        self.tools.parking.make_room(&worker.model, on_host);
         self.workers.insert(order.slot, Arc::clone(&worker));
         tokio::spawn(WorkerRunner::new(order, worker, Arc::clone(&self.tools)).run());
     }
 
-    /// Orders a worker to end.
-    pub(crate) fn stop(&self, slot: SlotKey) {
+    /// Orders a worker to end. `parks`: its prefixes may be parked first.
+    pub(crate) fn stop(&self, slot: SlotKey, parks: bool) {
         if let Some(worker) = self.worker(slot) {
+            worker.parks.store(parks, Ordering::Relaxed);
             worker.stop.cancel();
         }
     }

@@ -219,7 +219,7 @@ impl Scheduler {
         let key = slot.key();
         let effect = match order {
             SlotOrder::Nothing => return,
-            SlotOrder::Stop => Effect::Stop { slot: key },
+            SlotOrder::Stop => Effect::Stop { slot: key, parks: slot.leaving.as_ref().is_some_and(LeaveCause::parks) },
             SlotOrder::ReleaseLease => Effect::ReleaseLease { slot: key },
             SlotOrder::AcquireLease => {
                 let (model, parts, priority) = (slot.model, slot.parts.clone(), slot.last_priority);

@@ -140,6 +140,7 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
             .collect(),
         streams: context.streams.models().into_iter().filter_map(|(model, stats)| Some((model, stats?))).collect(),
         devices: devices.collect(),
+        parking: context.parking.report(),
         request_memory: context.memory.figures(),
         queued,
         running,
