@@ -454,6 +454,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn en_3_prefixes_are_parked_where_there_is_time_and_a_use_for_them() {
+        let (room_for, priority) = (ModelId::from("m"), Priority::INTERACTIVE);
+        assert!(LeaveCause::Eviction { room_for }.parks() && LeaveCause::Idle.parks() && LeaveCause::Shutdown.parks());
+        assert!(!LeaveCause::Revoked { by: "job".to_owned(), priority }.parks(), "a revocation has a deadline");
+        assert!(!LeaveCause::Crash.parks() && !LeaveCause::DeviceLost.parks() && !LeaveCause::Replaced.parks());
+    }
+
+    #[test]
     fn the_word_of_a_reason_is_that_of_the_api() {
         let (model, device, none) = (ModelId::from("m"), DeviceId::Cpu, Duration::ZERO);
         let (client, detail, limit) = (ClientId::from("c"), String::new(), 1);

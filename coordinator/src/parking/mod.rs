@@ -16,4 +16,4 @@ mod files;
 mod report;
 
 pub(crate) use desk::{ParkingDesk, ParkingSetup};
-pub(crate) use report::ParkingReport;
+pub(crate) use report::{ParkedModel, ParkingReport};

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::leases::StoreStatus;
 use crate::metrics::{LastInference, Totals};
-use crate::parking::ParkingReport;
+use crate::parking::{ParkedModel, ParkingReport};
 
 /// The state of the process in one word.
 #[derive(Serialize, JsonSchema)]
@@ -131,6 +131,8 @@ pub(crate) enum Recent {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct SlotsAnswer {
     pub(super) slots: Vec<SlotObject>,
+    /// The models that have parked prefixes (EN-3).
+    pub(super) parked: Vec<ParkedModel>,
 }
 
 /// A slot. `layers` has the worker's last figures of streamed layers; `null` where all are resident, or before the
