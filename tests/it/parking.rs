@@ -256,7 +256,7 @@ async fn en_3_a_damaged_file_is_removed_and_counted_and_the_answer_is_the_same()
         assert_eq!((again, cached), (said.clone(), 0));
         let parking = parking(&boss).await;
         assert_eq!(parking["refused"]["damaged"], 1, "{parking}");
-        assert!(!file.exists());
+        until(PATIENCE, "the file is removed", async || (!file.exists()).then_some(())).await;
         boss.kill().await;
     }
     fs::write(&file, &whole).unwrap();

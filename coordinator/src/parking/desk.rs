@@ -44,6 +44,8 @@ pub(crate) struct ParkingDesk {
     spare: SpareMemory,
     on_change: Box<dyn Fn(&Value) + Send + Sync>,
     shelf: Mutex<Shelf>,
+    /// Held while a file is written or removed; taken before the shelf.
+    disk: Mutex<()>,
     /// The process is about to end: what is in memory ends with it.
     closing: AtomicBool,
 }
@@ -75,8 +77,8 @@ impl ParkingDesk {
                 tracing::info!("{removed} files of parked prefixes are removed: parking.place is not 'files' any more");
             }
         }
-        let (shelf, closing) = (Mutex::new(shelf), AtomicBool::new(false));
-        let desk = Arc::new(Self { settings, files, state, spare, on_change, shelf, closing });
+        let (shelf, disk, closing) = (Mutex::new(shelf), Mutex::new(()), AtomicBool::new(false));
+        let desk = Arc::new(Self { settings, files, state, spare, on_change, shelf, disk, closing });
         desk.keep_bounds();
         desk
     }
@@ -150,27 +152,28 @@ impl ParkingDesk {
     fn write(self: &Arc<Self>, model: ModelId, content: Bytes, era: u64) {
         let (desk, unwritten) = (Arc::clone(self), self.state.unwritten());
         spawn_blocking(move || {
-            let written = desk.files.write(&model, &content);
-            let mut shelf = desk.shelf();
-            let same = shelf.book.get(&model).is_some_and(|entry| entry.content == ParkedContent::Memory(content));
-            let wanted = same && shelf.book.era(&model) == era;
-            match written {
-                Ok(()) if wanted => {
-                    if let Some(entry) = shelf.book.get_mut(&model) {
-                        entry.content = ParkedContent::File;
+            let _disk = desk.disk();
+            let is_wanted = |shelf: &Shelf| {
+                let kept = shelf.book.get(&model).map(|entry| &entry.content);
+                let same = matches!(kept, Some(ParkedContent::Memory(kept)) if kept.as_ptr() == content.as_ptr());
+                same && shelf.book.era(&model) == era
+            };
+            // Others may have come, or these were forgotten.
+            if is_wanted(&desk.shelf()) {
+                let written = desk.files.write(&model, &content);
+                let mut shelf = desk.shelf();
+                if is_wanted(&shelf) {
+                    match written {
+                        Ok(()) => shelf.book.get_mut(&model).into_iter().for_each(|e| e.content = ParkedContent::File),
+                        // Memory is not what was asked for. The file of before is of no use.
+                        Err(_) => {
+                            shelf.book.remove(&model);
+                            desk.files.remove(&model);
+                        }
                     }
                 }
-                // They were forgotten in the meantime, or the disk does not take them: memory is not what was asked for.
-                _ => {
-                    if same {
-                        shelf.book.remove(&model);
-                    }
-                    if shelf.book.get(&model).is_none() {
-                        desk.files.remove(&model);
-                    }
-                }
+                desk.note_memory(&shelf);
             }
-            desk.note_memory(&shelf);
             drop(unwritten);
         });
     }
@@ -232,21 +235,23 @@ impl ParkingDesk {
         }
     }
 
-    /// Drops the prefixes of a model, and of its workers that run now (`invalidate`).
-    pub(crate) fn forget(&self, model: &ModelId) {
+    /// Drops the prefixes of a model, and of its workers that run now (`invalidate`). Waits for the disk.
+    pub(crate) fn forget(self: &Arc<Self>, model: &ModelId) {
+        let disk = self.disk();
         let forgotten = self.shelf().book.forget(model);
         self.files.remove(model);
+        drop(disk);
         self.dropped(forgotten.map(|entry| (model.clone(), entry)).into_iter().collect(), "invalidated");
     }
 
     /// Drops the prefixes of models that are not in the catalog any more.
-    fn keep_only(&self, known: impl Fn(&ModelId) -> bool) {
+    fn keep_only(self: &Arc<Self>, known: impl Fn(&ModelId) -> bool) {
         let removed = self.shelf().book.remove_where(|model, _| !known(model));
         self.dropped(removed, "removed");
     }
 
     /// A model is loaded and takes so much of the host's memory: prefixes in memory give way.
-    pub(crate) fn make_room(&self, model: &ModelId, bytes: ByteCount) {
+    pub(crate) fn make_room(self: &Arc<Self>, model: &ModelId, bytes: ByteCount) {
         let mut shelf = self.shelf();
         let in_memory = shelf.book.bytes_in_memory();
         let Some(free) = self.spare.free().filter(|_| in_memory > 0) else { return };
@@ -274,7 +279,7 @@ impl ParkingDesk {
         }
     }
 
-    fn keep_bounds(&self) {
+    fn keep_bounds(self: &Arc<Self>) {
         let mut shelf = self.shelf();
         let expired = shelf.book.expire(SystemTime::now(), self.settings.keep);
         let most = self.settings.bytes.0;
@@ -303,18 +308,34 @@ impl ParkingDesk {
         }
     }
 
-    fn remove(&self, model: &ModelId) {
+    fn remove(self: &Arc<Self>, model: &ModelId) {
         self.shelf().book.remove(model);
-        self.files.remove(model);
         self.note_memory(&self.shelf());
+        self.unlink(model.clone());
     }
 
-    fn dropped(&self, removed: Vec<(ModelId, ParkedEntry)>, reason: &'static str) {
+    /// Removes the file of a model that has no prefixes any more, beside all else: a disk may hang.
+    fn unlink(self: &Arc<Self>, model: ModelId) {
+        if self.settings.place != ParkingPlace::Files {
+            return;
+        }
+        let desk = Arc::clone(self);
+        spawn_blocking(move || {
+            let _disk = desk.disk();
+            let is_wanted =
+                matches!(desk.shelf().book.get(&model), Some(ParkedEntry { content: ParkedContent::File, .. }));
+            if !is_wanted {
+                desk.files.remove(&model);
+            }
+        });
+    }
+
+    fn dropped(self: &Arc<Self>, removed: Vec<(ModelId, ParkedEntry)>, reason: &'static str) {
         for (model, entry) in removed {
-            self.files.remove(&model);
             *self.shelf().counts.dropped.entry(reason).or_default() += 1;
             tracing::debug!(%model, bytes = entry.bytes, reason, "parked prefixes dropped");
             (self.on_change)(&json!({ "model": model, "what": "dropped", "bytes": entry.bytes, "reason": reason }));
+            self.unlink(model);
         }
         self.note_memory(&self.shelf());
     }
@@ -328,6 +349,10 @@ impl ParkingDesk {
     /// The host's probe knows what gives way.
     fn note_memory(&self, shelf: &Shelf) {
         self.spare.taken(ByteCount(shelf.book.bytes_in_memory()));
+    }
+
+    fn disk(&self) -> MutexGuard<'_, ()> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {

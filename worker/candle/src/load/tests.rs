@@ -117,11 +117,8 @@ fn en_1_tensors_and_pages_of_keys_and_values_give_the_same() {
 
 /// Logits behind a prompt and three tokens more; half-way, the blocks go to `other` as bytes, or nowhere without one.
 fn goes_on(mut decoder: SpecDecoder, other: Option<SpecDecoder>, prompt: &[u32]) -> Vec<Vec<f32>> {
-    let mut here = blocks(&[5, 2, 9, 11, 13, 15]);
-    let (last, mut past) =
-        (|blocks, past, tokens| DecoderStep { logits: Logits::Last, ..step(blocks, past, tokens) }, 0);
+    let (mut here, past) = (blocks(&[5, 2, 9, 11, 13, 15]), prompt.len());
     decoder.forward(&[last(&here, 0, prompt)]).unwrap();
-    past += prompt.len();
     if let Some(mut other) = other {
         let layout = decoder.block_layout();
         assert!(layout.is_some() && layout == other.block_layout());
@@ -130,7 +127,8 @@ fn goes_on(mut decoder: SpecDecoder, other: Option<SpecDecoder>, prompt: &[u32])
             let mut contents = Vec::new();
             decoder.read_block(*from, &mut contents).unwrap();
             // Fewer bytes, or more, are refused, and the block is as if it had not been touched.
-            for wrong in [&contents[..contents.len() - 1], &[&contents[..], &[0]].concat()] {
+            let longer = [&contents[..], &[0]].concat();
+            for wrong in [&contents[..contents.len() - 1], &longer] {
                 assert!(other.write_block(*to, wrong).is_err());
             }
             assert!(other.read_block(*to, &mut Vec::new()).is_err(), "the block holds nothing");
@@ -139,11 +137,15 @@ fn goes_on(mut decoder: SpecDecoder, other: Option<SpecDecoder>, prompt: &[u32])
         assert_eq!(other.resumable(&there, past), past);
         (decoder, here) = (other, there);
     }
-    [1, 7, 4]
-        .into_iter()
-        .enumerate()
-        .map(|(at, token)| decoder.forward(&[last(&here, past + at, &[token])]).unwrap().remove(0))
-        .collect()
+    let mut rows = Vec::new();
+    for (at, token) in [1, 7, 4].into_iter().enumerate() {
+        rows.extend(decoder.forward(&[last(&here, past + at, &[token])]).unwrap());
+    }
+    rows
+}
+
+fn last<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
+    DecoderStep { logits: Logits::Last, ..step(blocks, past, tokens) }
 }
 
 #[test]
