@@ -1,6 +1,5 @@
 //! The handle of one worker: its connection for requests, and the orders to end it.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -31,8 +30,8 @@ pub(crate) struct Worker {
     /// The HTTP client, set right before `WorkerReady` is reported.
     pub(crate) upstream: OnceLock<Arc<Upstream>>,
     pub(crate) stop: CancellationToken,
-    /// Whether its prefixes may be parked before it ends; set before `stop`.
-    pub(crate) parks: AtomicBool,
+    /// Set before `stop` if its prefixes may be parked before it ends: the model that is loaded in its place, if any.
+    pub(crate) parks: OnceLock<Option<ModelId>>,
     /// The era of its model's prefixes when it started; those of a later one are not its own.
     pub(crate) era: u64,
     pub(crate) kill: CancellationToken,

@@ -290,6 +290,16 @@ impl LeaveCause {
     }
 }
 
+impl LeaveCause {
+    /// The model that the room is for.
+    pub const fn room_for(&self) -> Option<&ModelId> {
+        match self {
+            Self::Eviction { room_for } | Self::SecondTry { room_for } => Some(room_for),
+            _ => None,
+        }
+    }
+}
+
 impl WaitReason {
     /// The reason as one word, which the API has in `reason`.
     pub const fn word(&self) -> &'static str {

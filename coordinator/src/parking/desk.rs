@@ -98,16 +98,22 @@ impl ParkingDesk {
         self.shelf().book.era(model)
     }
 
-    /// Takes the hottest prefixes of a worker that is about to end. Returns within the time of the settings, and a moment.
-    pub(crate) async fn park(self: &Arc<Self>, model: &ModelId, upstream: &Arc<Upstream>, era: u64) {
+    /// Takes the hottest prefixes of a worker that is about to end, and that started in this era. Returns within the
+    /// time of the settings, and a moment. Prefixes of the `successor` do not leave for them: they are wanted next.
+    pub(crate) async fn park(
+        self: &Arc<Self>,
+        (model, era): (&ModelId, u64),
+        upstream: &Arc<Upstream>,
+        successor: Option<&ModelId>,
+    ) {
         let in_files = self.settings.place == ParkingPlace::Files;
         let ends = self.closing.load(Ordering::Relaxed) && !in_files;
         if !self.is_open() || ends || self.era(model) != era {
             return;
         }
-        let most = self.room();
+        let most = self.room().saturating_sub(self.bytes_of(successor));
         if most == 0 {
-            return self.refused(model, "no_memory", "there is no free memory for them");
+            return self.refused(model, "no_memory", "there is no room for them");
         }
         let time = self.settings.time;
         let fetched = timeout(time.saturating_add(SLACK), fetch(upstream, most, time)).await;
@@ -120,12 +126,18 @@ impl ParkingDesk {
         let checked = spawn_blocking(move || check_parked(&content).map(|(_, counts)| (Bytes::from(content), counts)));
         match checked.await.unwrap_or(Err(ParkedFault::Torn)) {
             Ok((_, ParkedCounts { blocks: 0, .. })) => {}
-            Ok((content, counts)) => self.keep(model, content, counts, era),
+            Ok((content, counts)) => self.keep((model, era), content, counts, successor),
             Err(fault) => self.refused(model, ParkedRefusal::Damaged.as_str(), &fault.to_string()),
         }
     }
 
-    fn keep(self: &Arc<Self>, model: &ModelId, content: Bytes, counts: ParkedCounts, era: u64) {
+    fn keep(
+        self: &Arc<Self>,
+        (model, era): (&ModelId, u64),
+        content: Bytes,
+        counts: ParkedCounts,
+        successor: Option<&ModelId>,
+    ) {
         let bytes = content.len() as u64;
         let (most, at) = (self.room(), SystemTime::now());
         let mut shelf = self.shelf();
@@ -134,7 +146,7 @@ impl ParkingDesk {
         }
         // An older file stays until the new one is written over it.
         shelf.book.remove(model);
-        let removed = shelf.book.shrink(most.saturating_sub(bytes), None);
+        let removed = shelf.book.shrink(most.saturating_sub(bytes), successor);
         let entry = ParkedEntry { content: ParkedContent::Memory(content.clone()), bytes, counts: Some(counts), at };
         shelf.book.add(model.clone(), entry);
         shelf.counts.parked += 1;
@@ -306,6 +318,11 @@ impl ParkingDesk {
                 most.min(self.spare.free().map_or(0, |free| free.0.saturating_add(in_memory)))
             }
         }
+    }
+
+    fn bytes_of(&self, model: Option<&ModelId>) -> u64 {
+        let shelf = self.shelf();
+        model.and_then(|model| shelf.book.get(model)).map_or(0, |entry| entry.bytes)
     }
 
     fn remove(self: &Arc<Self>, model: &ModelId) {

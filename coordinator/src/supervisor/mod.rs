@@ -14,11 +14,10 @@ mod streams;
 mod worker_log;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use model_boss_core::SlotKey;
-use model_boss_protocol::{CpuShare, DeviceId};
+use model_boss_protocol::{CpuShare, DeviceId, ModelId};
 use runner::WorkerRunner;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -55,7 +54,7 @@ impl Supervisor {
             dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),
             stop: CancellationToken::new(),
-            parks: AtomicBool::new(false),
+            parks: OnceLock::new(),
             era: self.tools.parking.era(&order.model.description.id),
             kill: CancellationToken::new(),
             kill_reason: OnceLock::new(),
@@ -69,10 +68,11 @@ impl Supervisor {
         tokio::spawn(WorkerRunner::new(order, worker, Arc::clone(&self.tools)).run());
     }
 
-    /// Orders a worker to end. `parks`: its prefixes may be parked first.
-    pub(crate) fn stop(&self, slot: SlotKey, parks: bool) {
+    /// Orders a worker to end. Its prefixes may be parked first, if `parks`; not in the place of the successor's.
+    pub(crate) fn stop(&self, slot: SlotKey, parks: bool, successor: Option<ModelId>) {
         if let Some(worker) = self.worker(slot) {
-            worker.parks.store(parks, Ordering::Relaxed);
+            // A worker is stopped once.
+            let _ = parks.then(|| worker.parks.set(successor));
             worker.stop.cancel();
         }
     }

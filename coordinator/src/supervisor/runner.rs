@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use model_boss_core::{Event, ExitReport};
@@ -366,14 +365,15 @@ impl WorkerRunner {
         guard: Lifeline,
         contract: &Contract,
     ) -> std::io::Result<ExitStatus> {
-        if let (Contract::Own(_), Some(upstream)) = (contract, self.worker.upstream())
-            && self.worker.parks.load(Ordering::Relaxed)
+        if let (Contract::Own(_), Some(upstream), Some(successor)) =
+            (contract, self.worker.upstream(), self.worker.parks.get())
         {
+            let (model, era) = (&self.worker.model, self.worker.era);
             tokio::select! {
                 biased;
                 _ = self.worker.killed() => {}
                 status = child.wait() => return status,
-                () = self.tools.parking.park(&self.worker.model, upstream, self.worker.era) => {}
+                () = self.tools.parking.park((model, era), upstream, successor.as_ref()) => {}
             }
         }
         signal(pid, contract.stop_signal());
