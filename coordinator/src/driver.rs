@@ -181,7 +181,7 @@ impl Driver {
                     engine,
                 });
             }
-            Effect::Stop { slot } => self.supervisor.stop(slot),
+            Effect::Stop { slot, parks, successor } => self.supervisor.stop(slot, parks, successor),
             Effect::ShareCores { slot, share } => self.supervisor.share_cores(slot, share),
             Effect::Dispatch { request, slot, priority, queued, loading, rung } => {
                 let Some(worker) = self.supervisor.worker(slot).cloned() else {

@@ -30,6 +30,10 @@ pub(crate) struct Worker {
     /// The HTTP client, set right before `WorkerReady` is reported.
     pub(crate) upstream: OnceLock<Arc<Upstream>>,
     pub(crate) stop: CancellationToken,
+    /// Set before `stop` if its prefixes may be parked before it ends: the model that is loaded in its place, if any.
+    pub(crate) parks: OnceLock<Option<ModelId>>,
+    /// The era of its model's prefixes when it started; those of a later one are not its own.
+    pub(crate) era: u64,
     pub(crate) kill: CancellationToken,
     /// The reason, set before `kill`.
     pub(crate) kill_reason: OnceLock<&'static str>,

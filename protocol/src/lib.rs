@@ -21,6 +21,7 @@ mod llama_args;
 mod manifest;
 mod multipart;
 mod others;
+mod parked;
 mod printable;
 mod priority;
 mod residency;
@@ -57,6 +58,10 @@ pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe, is_adapter_name};
 pub use multipart::{FormError, FormPart, form_boundary, form_parts};
 pub use others::{OtherLease, OtherRequest};
+pub use parked::{
+    ParkedCounts, ParkedFault, ParkedFrame, ParkedHead, ParkedOutcome, ParkedReader, ParkedRefusal, ParkedWriter,
+    check_parked,
+};
 pub use printable::{Label, PrintableWriter, is_printable, printable, printable_line, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};

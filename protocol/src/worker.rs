@@ -39,6 +39,10 @@ pub mod headers {
     /// Bytes of an adapter's configuration, with which the body of `PUT /adapters/{name}` begins; the weights follow.
     /// Without the header the body is a GGUF file.
     pub const ADAPTER_CONFIG: &str = "x-adapter-config-bytes";
+    /// The most bytes of parked prefixes that a worker gives out (`GET /parked`).
+    pub const PARKED_BYTES: &str = "x-parked-bytes";
+    /// The milliseconds in which it gives them out: the hottest come first, and the others are left out.
+    pub const PARKED_MS: &str = "x-parked-ms";
 }
 
 /// The line that starts a worker, as JSON.
@@ -107,6 +111,9 @@ pub struct WorkerSpec {
     /// Whether the worker confines itself before it looks at the model's files.
     #[serde(default)]
     pub sandbox: SandboxMode,
+    /// The identity of the model's files and of the worker's program, for parked prefixes. None are parked without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parking: Option<String>,
 }
 
 /// Limits on a model's chat template and tokenizer. Both are programs that come with the model's files, so they run
@@ -402,6 +409,7 @@ mod tests {
             speech: None,
             voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),
+            parking: None,
         }
     }
 

@@ -53,6 +53,7 @@ mod nonsense;
 mod observability;
 mod one_host;
 mod operators;
+mod parking;
 mod ports;
 mod prefix_cache;
 mod printing;

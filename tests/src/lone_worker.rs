@@ -89,6 +89,7 @@ impl LoneWorker {
             speech: None,
             voices: Default::default(),
             sandbox: SandboxMode::default(),
+            parking: None,
         };
         change(&mut spec);
         self.write(&spec.to_line().expect("a start line is JSON"));

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use model_boss_engine::{AdapterFiles, AdapterLoader, LoadedAdapter};
 use model_boss_protocol::{ApiError, ErrorCode, ModelId};
 use tracing::{info, warn};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The adapters of a loaded model.
 pub(crate) struct AdapterTable {
@@ -53,6 +54,7 @@ impl AdapterTable {
             let message = format!("adapter '{name}' of model '{model}' cannot be used: {error}");
             ApiError::invalid("model", message)
         })?;
+        let adapter = adapter.of_files(digest_of(files));
         for warning in adapter.warnings() {
             warn!(%model, adapter = name, "{warning}");
         }
@@ -76,5 +78,13 @@ impl AdapterTable {
     /// Bytes of all.
     pub(crate) fn bytes(&self) -> u64 {
         self.list().iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// A digest of an adapter's files, by which prefixes that were computed with it are found in a later process.
+fn digest_of(files: &AdapterFiles) -> u64 {
+    match files {
+        AdapterFiles::Peft { config, weights } => xxh3_64_with_seed(weights, xxh3_64_with_seed(config, 1)),
+        AdapterFiles::Gguf(file) => xxh3_64_with_seed(file, 0),
     }
 }

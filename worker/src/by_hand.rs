@@ -82,6 +82,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         speech: manifest.speech,
         voices: manifest.voices,
         sandbox: serve.sandbox,
+        parking: None,
     })
 }
 

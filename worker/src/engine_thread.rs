@@ -20,8 +20,9 @@ use crate::cpu_share::StepThreads;
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
 use crate::hearing::{self, HearJob};
+use crate::parking;
 use crate::speaking::{self, Speaking, SpeechOrder, StartProgram};
-use crate::state::{EncoderFacts, EngineInbox, Serving, Submit, WorkerState};
+use crate::state::{EncoderFacts, EngineCommand, EngineInbox, Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextLoad, TextSide};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
@@ -254,7 +255,7 @@ fn load_engine(
     worker: &WorkerState,
     load: LoadDecoder,
     text: &TextLoading,
-    commands: mpsc::Sender<Submit>,
+    commands: mpsc::Sender<EngineCommand>,
 ) -> Result<TextEngine, LoadFailure> {
     let spec = &worker.spec;
     let decoder = load(spec, &mut |share| worker.progressed(share))?;
@@ -276,7 +277,8 @@ fn load_engine(
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
     let places = (engine.monitor(), engine.places());
     let serving = Serving::new(text, engine.info().clone(), places, EngineInbox::Sequences(commands));
-    worker.serve(serving.with_adapters(adapters));
+    let parking = parking::key(spec, engine.block_layout(), worker.instructions);
+    worker.serve(serving.with_adapters(adapters).with_parking(parking));
     Ok(engine)
 }
 
@@ -303,17 +305,26 @@ fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> st
 fn serve(
     mut engine: TextEngine,
     mut threads: StepThreads,
-    mut inbox: mpsc::Receiver<Submit>,
+    mut inbox: mpsc::Receiver<EngineCommand>,
 ) -> Result<(), EngineError> {
     loop {
-        while let Ok(submit) = inbox.try_recv() {
-            engine.submit(submit.id, submit.work, submit.reply);
+        while let Ok(command) = inbox.try_recv() {
+            obey(&mut engine, command);
         }
         if threads.run(|| engine.step())? == Progress::Idle {
             match inbox.blocking_recv() {
-                Some(submit) => engine.submit(submit.id, submit.work, submit.reply),
+                Some(command) => obey(&mut engine, command),
                 None => return Ok(()),
             }
         }
+    }
+}
+
+/// Carries a command out, between two steps.
+fn obey(engine: &mut TextEngine, command: EngineCommand) {
+    match command {
+        EngineCommand::Submit(Submit { id, work, reply }) => engine.submit(id, work, reply),
+        EngineCommand::Park(order) => parking::park(engine, order),
+        EngineCommand::Restore(order) => parking::restore(engine, order),
     }
 }

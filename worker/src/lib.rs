@@ -23,6 +23,7 @@ mod hearing;
 mod http;
 mod metrics;
 mod model_files;
+mod parking;
 mod process;
 mod speaking;
 mod state;

@@ -25,6 +25,7 @@ use crate::gate::ShareOrders;
 use crate::gone::engine_gone;
 use crate::hearing::HearJob;
 use crate::metrics::WorkerMetrics;
+use crate::parking::{ParkOrder, RestoreOrder};
 use crate::speaking::Speaking;
 use crate::text::TextSide;
 use crate::threads::ComputeThreads;
@@ -76,6 +77,8 @@ pub(crate) struct Serving {
     places: Arc<[PlaceUse]>,
     inbox: EngineInbox,
     next_sequence: AtomicU64,
+    /// The key of parked prefixes, where there are any.
+    parking: Option<String>,
 }
 
 /// The place where images of requests become pictures.
@@ -95,7 +98,7 @@ const MOST_DECODING: usize = 2;
 /// The way to the engine's thread.
 pub(crate) enum EngineInbox {
     /// To a decoder: sequences.
-    Sequences(mpsc::Sender<Submit>),
+    Sequences(mpsc::Sender<EngineCommand>),
     /// To a model that turns sound into text.
     Sounds(Box<SpeechInfo>, mpsc::Sender<HearJob>),
     /// To an encoder: texts, and images where it reads them.
@@ -109,6 +112,16 @@ pub(crate) struct EncoderFacts {
     pub(crate) sight: Option<SightInfo>,
     /// The forms of vectors that it gives.
     pub(crate) forms: Vec<EncodedForm>,
+}
+
+/// A command to the thread of an engine that writes text.
+pub(crate) enum EngineCommand {
+    /// Compute a sequence.
+    Submit(Submit),
+    /// Give prefixes out.
+    Park(ParkOrder),
+    /// Take prefixes of an earlier process.
+    Restore(RestoreOrder),
 }
 
 /// A sequence that is submitted to the engine's thread.
@@ -340,8 +353,14 @@ impl Serving {
         let images = ImageDesk { digests: ImageDigests::default(), places: Semaphore::new(MOST_DECODING) };
         let listening = Semaphore::new(MOST_LISTENING);
         let next_sequence = AtomicU64::new(0);
-        let adapters = AdapterTable::new(None);
-        Self { text, forms: Forms::new(), info, images, adapters, listening, monitor, places, inbox, next_sequence }
+        let (adapters, parking) = (AdapterTable::new(None), None);
+        let forms = Forms::new();
+        Self { text, forms, info, images, adapters, listening, monitor, places, inbox, next_sequence, parking }
+    }
+
+    /// The same whose prefixes are parked by this key.
+    pub(crate) fn with_parking(self, parking: Option<String>) -> Self {
+        Self { parking, ..self }
     }
 
     /// The same with adapters, which this loader makes.
@@ -435,9 +454,31 @@ impl Serving {
         };
         let Work::Generate(work) = work;
         let work = Work::Generate(Generate { priority: asked_priority(), ..work });
-        match commands.send(Submit { id, work, reply }).await {
+        self.order(commands, EngineCommand::Submit(Submit { id, work, reply })).await
+    }
+
+    async fn order(&self, commands: &mpsc::Sender<EngineCommand>, command: EngineCommand) -> Result<(), ApiError> {
+        match commands.send(command).await {
             Ok(()) => Ok(()),
             Err(_) => Err(engine_gone().await),
         }
+    }
+
+    /// The key of prefixes that this worker gives out and takes.
+    pub(crate) fn parked_key(&self) -> Result<&str, ApiError> {
+        let none = || ApiError::new(ErrorCode::UnsupportedByModel, "this worker parks no prefixes");
+        self.parking.as_deref().ok_or_else(none)
+    }
+
+    /// Has the engine give prefixes out.
+    pub(crate) async fn park(&self, order: ParkOrder) -> Result<(), ApiError> {
+        let EngineInbox::Sequences(commands) = &self.inbox else { return self.parked_key().map(drop) };
+        self.order(commands, EngineCommand::Park(order)).await
+    }
+
+    /// Has the engine take prefixes of an earlier process.
+    pub(crate) async fn restore(&self, order: RestoreOrder) -> Result<(), ApiError> {
+        let EngineInbox::Sequences(commands) = &self.inbox else { return self.parked_key().map(drop) };
+        self.order(commands, EngineCommand::Restore(order)).await
     }
 }

@@ -6,6 +6,7 @@ use model_boss_protocol::{ByteCount, CpuShare, StreamStats, WorkerCores, printab
 use serde_json::Value;
 
 use super::error::CliError;
+use super::progress_line::span;
 
 /// `model-boss list`.
 pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliError> {
@@ -67,7 +68,25 @@ pub(super) async fn ps(client: &Client, as_json: bool) -> Result<String, CliErro
         }
         [model, size.to_string(), devices, state, layers(slot), threads(slot), until(slot, now)]
     });
-    Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "LAYERS", "THREADS", "UNTIL"], rows))
+    let mut shown = table(["MODEL", "SIZE", "DEVICE", "STATE", "LAYERS", "THREADS", "UNTIL"], rows);
+    let parked = items(&answer, "parked").map(|parked| {
+        let age = parked["parked_at"]
+            .as_f64()
+            .map_or_else(|| "-".to_owned(), |at| format!("{} ago", span((now - at).max(0.0) as u64)));
+        [
+            text(&parked["model_name"]),
+            bytes(&parked["bytes"]),
+            parked["tokens"].as_u64().map_or_else(|| "-".to_owned(), |tokens| tokens.to_string()),
+            text(&parked["place"]),
+            age,
+        ]
+    });
+    let parked: Vec<_> = parked.collect();
+    if !parked.is_empty() {
+        shown.push('\n');
+        shown.push_str(&table(["PARKED", "SIZE", "TOKENS", "IN", "SINCE"], parked.into_iter()));
+    }
+    Ok(shown)
 }
 
 /// `model-boss show`.

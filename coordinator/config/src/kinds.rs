@@ -14,7 +14,7 @@ use model_boss_protocol::{
 
 use super::provider::ProviderTables;
 use super::setting::{Node, Quoted, Setting, list, quote, text, whole, whole_number};
-use super::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
+use super::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, ParkingPlace, RedisUrl};
 
 macro_rules! leaf {
     ($($kind:ty),* $(,)?) => {
@@ -44,6 +44,7 @@ leaf!(
     Option<ByteCount>,
     LogLevel,
     LogFormat,
+    ParkingPlace,
     Option<u64>,
     LoadFailurePolicy,
     MaxLoaded,
@@ -426,6 +427,8 @@ macro_rules! words {
 words!(LogLevel { Off = "off", Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
 
 words!(LogFormat { Text = "text", Json = "json" });
+
+words!(ParkingPlace { Memory = "memory", Files = "files", Off = "off" });
 
 words!(SandboxMode { Auto = "auto", Off = "off", Required = "required" });
 

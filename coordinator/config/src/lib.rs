@@ -22,8 +22,9 @@ pub use installation::{DEFAULT_FILE, Installation};
 pub use load::{ConfigError, Loaded, Origin, ShownSetting, Sources, catalogue, environment, flag, variable};
 pub use provider::{KeyMissing, Price, Provider, ProviderKind, ProviderTables, is_loopback};
 pub use sections::{
-    Config, DEFAULT_TASKS, JobSettings, JsonLimits, LeaseTerms, Limits, Log, Sse, StayWarm, TextSettings,
+    Config, DEFAULT_TASKS, JobSettings, JsonLimits, LeaseTerms, Limits, Log, ParkingSettings, Sse, StayWarm,
+    TextSettings,
 };
 pub use setting::entries;
 pub use tables::{BackendTables, DeclaredDevice, DeclaredDevices};
-pub use values::{Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
+pub use values::{Hosts, IdleTime, LogFormat, LogLevel, ParkingPlace, RedisUrl};

@@ -12,7 +12,9 @@ use model_boss_lease_store::LeaseDurations;
 use model_boss_protocol::{ByteCount, Category, InstructionSet, KeepAlive, LlamaArgs, SandboxMode, TextLimits};
 use nix::unistd::{User, geteuid};
 
-use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, Installation, LogFormat, LogLevel, RedisUrl};
+use crate::{
+    BackendTables, DeclaredDevices, Hosts, IdleTime, Installation, LogFormat, LogLevel, ParkingPlace, RedisUrl,
+};
 
 /// The file of tasks where none is named.
 pub const DEFAULT_TASKS: &str = "tasks.yaml";
@@ -148,6 +150,8 @@ section! {
         text: TextSettings = TextSettings::default(),
         /// Jobs, files and batches (docs/jobs.md).
         jobs: JobSettings = JobSettings::default(),
+        /// Prefixes of conversations whose model leaves memory for a time (docs/parking.md).
+        parking: ParkingSettings = ParkingSettings::default(),
         /// Terms of leases.
         leases: LeaseTerms = LeaseTerms::default(),
         /// Comments that keep a stream alive while its request waits for a model.
@@ -277,6 +281,20 @@ section! {
         webhook_private_hosts: Vec<String> = Vec::new(),
         /// The file of the secret that signs webhooks, `whsec_…`; unset: one is drawn, in `state_dir`.
         webhook_secret_file: Option<PathBuf> = None,
+    }
+}
+
+section! {
+    /// Parked prefixes (EN-3).
+    pub struct ParkingSettings {
+        /// Where they are kept: `memory`, `files` in `state_dir`, which hold prompts and outlive a restart, or `off`.
+        place: ParkingPlace = ParkingPlace::Memory,
+        /// The most bytes of all models; of memory, no more than what is free. 0 = none are kept.
+        bytes: ByteCount = ByteCount::gib(1),
+        /// The longest time by which they delay the end of a worker, and the first answer of the next.
+        time: Duration = Duration::from_secs(1),
+        /// Prefixes of a model that was not loaded again for this long are dropped.
+        keep: Duration = Duration::from_secs(86_400),
     }
 }
 

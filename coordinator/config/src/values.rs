@@ -124,3 +124,14 @@ pub enum LogFormat {
     Text,
     Json,
 }
+
+/// The place where parked prefixes are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParkingPlace {
+    /// In the memory of the coordinator. They end with it.
+    Memory,
+    /// In files of the state folder.
+    Files,
+    /// Nowhere.
+    Off,
+}

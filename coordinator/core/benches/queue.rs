@@ -178,7 +178,7 @@ impl Bench {
                 Effect::Spawn { slot, .. } => {
                     self.after(3_000, "ready", Event::WorkerReady { slot, context_length: None, cores: None });
                 }
-                Effect::Stop { slot } => {
+                Effect::Stop { slot, .. } => {
                     let exit = model_boss_core::ExitReport {
                         reason: None,
                         description: String::new(),

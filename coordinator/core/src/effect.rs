@@ -59,6 +59,10 @@ pub enum Effect {
     Stop {
         /// The slot of the worker.
         slot: SlotKey,
+        /// Whether its prefixes may be parked first (EN-3): its end may take a moment longer then.
+        parks: bool,
+        /// The model that is loaded in its place, whose own parked prefixes are wanted next.
+        successor: Option<ModelId>,
     },
     /// Release the lease, with the evidence that the processes are gone. The shell answers with `LeaseReleased`.
     ReleaseLease {

@@ -266,6 +266,40 @@ pub enum LeaveCause {
     Crash,
 }
 
+impl LeaveCause {
+    /// Whether a worker that ends for this cause has the time to park its prefixes, and its model a use for them. A
+    /// revoked lease has a deadline; changed files make them useless.
+    pub const fn parks(&self) -> bool {
+        match self {
+            Self::Eviction { .. }
+            | Self::Unload
+            | Self::Idle
+            | Self::Freed
+            | Self::Retention
+            | Self::Foreign
+            | Self::Yielded { .. }
+            | Self::Moved
+            | Self::Reload
+            | Self::RoomToStay
+            | Self::SecondTry { .. }
+            | Self::Shutdown => true,
+            Self::Replaced | Self::Removed | Self::DeviceLost | Self::Revoked { .. } | Self::Unwanted | Self::Crash => {
+                false
+            }
+        }
+    }
+}
+
+impl LeaveCause {
+    /// The model that the room is for.
+    pub const fn room_for(&self) -> Option<&ModelId> {
+        match self {
+            Self::Eviction { room_for } | Self::SecondTry { room_for } => Some(room_for),
+            _ => None,
+        }
+    }
+}
+
 impl WaitReason {
     /// The reason as one word, which the API has in `reason`.
     pub const fn word(&self) -> &'static str {
@@ -428,6 +462,14 @@ impl fmt::Display for LeaveCause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn en_3_prefixes_are_parked_where_there_is_time_and_a_use_for_them() {
+        let (room_for, priority) = (ModelId::from("m"), Priority::INTERACTIVE);
+        assert!(LeaveCause::Eviction { room_for }.parks() && LeaveCause::Idle.parks() && LeaveCause::Shutdown.parks());
+        assert!(!LeaveCause::Revoked { by: "job".to_owned(), priority }.parks(), "a revocation has a deadline");
+        assert!(!LeaveCause::Crash.parks() && !LeaveCause::DeviceLost.parks() && !LeaveCause::Replaced.parks());
+    }
 
     #[test]
     fn the_word_of_a_reason_is_that_of_the_api() {

@@ -23,6 +23,7 @@ use crate::jobs::Jobs;
 use crate::keys::LiveKeys;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
+use crate::parking::ParkingDesk;
 use crate::pulls::Pulls;
 use crate::responses::ResponseStore;
 use crate::scheduling::Scheduling;
@@ -55,6 +56,8 @@ pub(crate) struct Context {
     pub(crate) store: StoreWatch,
     /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
+    /// The prefixes of workers that ended.
+    pub(crate) parking: Arc<ParkingDesk>,
     pub(crate) metrics: Arc<Metrics>,
     /// The traces of requests, or none.
     pub(crate) traces: Traces,

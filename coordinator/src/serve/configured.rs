@@ -6,7 +6,9 @@ use model_boss_catalog::{Engines, find_llama_server};
 use model_boss_config::Config;
 use model_boss_core::Settings;
 use model_boss_host::environment::ChildEnvironment;
-use model_boss_host::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
+use model_boss_host::probe::{
+    DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError, SpareMemory,
+};
 use model_boss_host::programs::{ProgramError, Programs};
 use model_boss_host::state_folder::StateFolder;
 use model_boss_protocol::{Backend, ByteCount, Category};
@@ -73,17 +75,19 @@ pub(super) fn engines(config: &Config, all_fake: bool) -> Engines {
 pub(super) fn probes(
     config: &Config,
     machine: Option<&Arc<SimulatedMachine>>,
+    spare: &SpareMemory,
 ) -> (Vec<Box<dyn Probe>>, Option<String>) {
     let (mut probes, no_gpu) = match machine {
         Some(machine) => (vec![machine.probe()], None),
-        None => real_probes(config),
+        None => real_probes(config, spare),
     };
     probes.push(Box::new(DeclaredProbe::new(config.devices.clone())));
     (probes, no_gpu)
 }
 
-fn real_probes(config: &Config) -> (Vec<Box<dyn Probe>>, Option<String>) {
-    let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(cache(config), config.host_memory))];
+fn real_probes(config: &Config, spare: &SpareMemory) -> (Vec<Box<dyn Probe>>, Option<String>) {
+    let host = HostProbe::new(cache(config), config.host_memory).beside(spare.clone());
+    let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(host)];
     let (nvidia, why_none) = NvidiaProbe::start();
     probes.extend(nvidia.map(|nvidia| Box::new(nvidia) as Box<dyn Probe>));
     (probes, why_none.map(|why| why.to_string()))

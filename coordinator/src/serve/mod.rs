@@ -24,7 +24,7 @@ use model_boss_core::{Moment, Scheduler};
 use model_boss_host::descriptors::{self, Shares};
 use model_boss_host::log_filter::LogFilter;
 use model_boss_host::owner::OwnerKey;
-use model_boss_host::probe::SimulatedMachine;
+use model_boss_host::probe::{SimulatedMachine, SpareMemory};
 use model_boss_host::process::Spawner;
 use model_boss_host::sandbox::WorkerConfinement;
 use model_boss_host::state_folder::StateFolder;
@@ -37,6 +37,7 @@ use model_boss_hub::{Hub, HubSettings};
 use model_boss_protocol::{InstructionSet, chain};
 use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_traces::Traces;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -59,6 +60,7 @@ use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
+use crate::parking::{ParkingDesk, ParkingSetup};
 use crate::pulls::Pulls;
 use crate::responses::ResponseStore;
 use crate::scheduling::{Inbox, News, Pulse, Scheduling};
@@ -149,6 +151,8 @@ struct Known {
     ledger: LeaseStart,
     /// The reason why there are no NVIDIA GPUs.
     no_gpu: Option<String>,
+    /// The host's memory for things that give way to models.
+    spare: SpareMemory,
 }
 
 impl Known {
@@ -166,7 +170,8 @@ impl Known {
         let roots = ModelRoots::new(&[config.model_roots.as_slice(), std::slice::from_ref(&folders.own)].concat());
         let engines = engines(config, prepared.machine.is_some());
         let catalog = Arc::new(LiveCatalog::read(folders, roots, engines, catalogs_to(&news, &metrics)));
-        let (probes, no_gpu) = probes(config, prepared.machine.as_ref());
+        let spare = SpareMemory::default();
+        let (probes, no_gpu) = probes(config, prepared.machine.as_ref(), &spare);
         let ledger = Leases::start(LeaseSetup {
             store: StoreChoice::of(config),
             runtime_dir: config.runtime_dir.clone(),
@@ -177,7 +182,7 @@ impl Known {
             news: news.clone(),
         })
         .await?;
-        Ok(Self { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu })
+        Ok(Self { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu, spare })
     }
 }
 
@@ -196,6 +201,7 @@ struct Started {
     no_gpu: Option<String>,
     runtime: Arc<RuntimeConfig>,
     streams: Streams,
+    parking: Arc<ParkingDesk>,
     changes: Arc<ChangeFeed>,
     clock: Clock,
 }
@@ -203,7 +209,7 @@ struct Started {
 impl Started {
     async fn start(prepared: &PreparedServe, known: Known) -> Result<Self, ServeError> {
         let PreparedServe { config, decided, machine, state, keys, .. } = prepared;
-        let Known { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu } = known;
+        let Known { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu, spare } = known;
         let leases = &ledger.leases;
         let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
         let footprints = FootprintSink::start(Arc::clone(&documents), news.clone()).await;
@@ -214,6 +220,7 @@ impl Started {
         let runtime = RuntimeConfig::open(documents, settings, decided, state, &store).await;
         let spawner =
             Spawner::start(Handle::current()).map_err(|error| ServeError::System("the spawning thread", error))?;
+        let parking = parking(config, state, spare, &changes).await;
         let supervisor = Supervisor::new(Tools {
             settings: supervisor_settings(config, state)?,
             spawner,
@@ -223,6 +230,7 @@ impl Started {
             news,
             machine: machine.clone(),
             streams: streams.clone(),
+            parking: Arc::clone(&parking),
         });
         let driver = Driver {
             scheduler,
@@ -245,6 +253,7 @@ impl Started {
         tokio::spawn(Arc::clone(&tasks).follow());
         tokio::spawn(Arc::clone(&runtime).follow());
         tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
+        tokio::spawn(Arc::clone(&parking).follow(Arc::clone(&catalog)));
         tokio::spawn(LiveHistory::follow(Arc::clone(metrics.history()), scheduling.clone()));
         Ok(Self {
             driver,
@@ -258,6 +267,7 @@ impl Started {
             no_gpu,
             runtime,
             streams,
+            parking,
             changes,
             clock,
         })
@@ -303,6 +313,7 @@ async fn answer(mut prepared: PreparedServe, mut started: Started, log: LogFilte
         prepared.signals.next().await;
         tracing::info!("draining: running requests may end, ask again to end at once");
         draining.cancel();
+        started.parking.close();
         drain(&started.scheduling, &started.drained, &mut prepared.signals, prepared.config.drain_grace).await
     };
     let code = tokio::select! {
@@ -327,6 +338,22 @@ fn manifest_folders(config: &Config) -> ManifestFolders {
         let _ = std::fs::create_dir_all(&folders.own);
     }
     folders
+}
+
+/// The desk of parked prefixes. Files of earlier processes are found on a thread that may wait for a disk.
+async fn parking(
+    config: &Config,
+    state: &StateFolder,
+    spare: SpareMemory,
+    changes: &Arc<ChangeFeed>,
+) -> Arc<ParkingDesk> {
+    let (settings, state, changes) = (config.parking.clone(), state.clone(), Arc::clone(changes));
+    let on_change = Box::new(move |what: &Value| changes.publish("parking", what));
+    let setup = ParkingSetup { settings, state, spare, on_change };
+    match spawn_blocking(move || ParkingDesk::open(setup)).await {
+        Ok(desk) => desk,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// The confinement of the workers that this configuration starts.
@@ -362,6 +389,7 @@ fn context(
         confinement: confinement(config),
         store: started.ledger.store.clone(),
         streams: started.streams.clone(),
+        parking: Arc::clone(&started.parking),
         metrics: Arc::clone(&started.metrics),
         traces: prepared.traces.clone(),
         audit: AuditLog::start(state),

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use model_boss_core::SlotKey;
-use model_boss_protocol::CpuShare;
+use model_boss_protocol::{CpuShare, DeviceId, ModelId};
 use runner::WorkerRunner;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -54,19 +54,25 @@ impl Supervisor {
             dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),
             stop: CancellationToken::new(),
+            parks: OnceLock::new(),
+            era: self.tools.parking.era(&order.model.description.id),
             kill: CancellationToken::new(),
             kill_reason: OnceLock::new(),
             ended: CancellationToken::new(),
             adapters: WorkerAdapters::default(),
             share: watch::Sender::new(None),
         });
+        let on_host = order.parts.iter().filter(|(device, _)| *device == DeviceId::Cpu).map(|(_, bytes)| *bytes).sum();
+        self.tools.parking.make_room(&worker.model, on_host);
         self.workers.insert(order.slot, Arc::clone(&worker));
         tokio::spawn(WorkerRunner::new(order, worker, Arc::clone(&self.tools)).run());
     }
 
-    /// Orders a worker to end.
-    pub(crate) fn stop(&self, slot: SlotKey) {
+    /// Orders a worker to end. Its prefixes may be parked first, if `parks`; not in the place of the successor's.
+    pub(crate) fn stop(&self, slot: SlotKey, parks: bool, successor: Option<ModelId>) {
         if let Some(worker) = self.worker(slot) {
+            // A worker is stopped once.
+            let _ = parks.then(|| worker.parks.set(successor));
             worker.stop.cancel();
         }
     }

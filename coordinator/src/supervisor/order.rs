@@ -15,6 +15,7 @@ use model_boss_protocol::{
 };
 
 use crate::leases::Leases;
+use crate::parking::ParkingDesk;
 use crate::scheduling::News;
 use crate::supervisor::{Ports, Streams};
 
@@ -36,6 +37,8 @@ pub(crate) struct Tools {
     pub(crate) machine: Option<Arc<SimulatedMachine>>,
     /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
+    /// The prefixes of workers that ended.
+    pub(crate) parking: Arc<ParkingDesk>,
 }
 
 /// Time limits and paths.

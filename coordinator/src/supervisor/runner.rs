@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::num::NonZero;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{
-    ByteCount, DeviceId, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder, WorkerSpec,
+    Backend, ByteCount, Category, DeviceId, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth,
+    WorkerOrder, WorkerSpec,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
@@ -228,6 +230,9 @@ impl WorkerRunner {
         let check = HealthCheck { pid, port, contract, upstream };
         match timeout(limit, self.until_ready(&check)).await {
             Ok(ReadyWorker { context_length, may_hold, cores }) => {
+                if let Contract::Own(_) = contract {
+                    self.tools.parking.restore(&self.worker.model, upstream).await;
+                }
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
                 self.tools.leases.loaded(slot, may_hold.clone());
                 self.tools.news.event(Event::WorkerReady { slot, context_length, cores });
@@ -360,6 +365,17 @@ impl WorkerRunner {
         guard: Lifeline,
         contract: &Contract,
     ) -> std::io::Result<ExitStatus> {
+        if let (Contract::Own(_), Some(upstream), Some(successor)) =
+            (contract, self.worker.upstream(), self.worker.parks.get())
+        {
+            let (model, era) = (&self.worker.model, self.worker.era);
+            tokio::select! {
+                biased;
+                _ = self.worker.killed() => {}
+                status = child.wait() => return status,
+                () = self.tools.parking.park((model, era), upstream, successor.as_ref()) => {}
+            }
+        }
         signal(pid, contract.stop_signal());
         tokio::select! {
             biased;
@@ -395,7 +411,10 @@ impl WorkerRunner {
             catalog.engines().foreign(&model, &options, facts).map_err(|error| error.to_string())
         });
         match foreign.await {
-            Some(Ok(None)) => Ok(Contract::Own(Box::new(self.spec(port, token, proof)))),
+            Some(Ok(None)) => {
+                let parking = self.parking().await;
+                Ok(Contract::Own(Box::new(WorkerSpec { parking, ..self.spec(port, token, proof) })))
+            }
             Some(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
             // The result stays the same until the files or the settings change.
             Some(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error) }),
@@ -407,6 +426,17 @@ impl WorkerRunner {
     fn context(&self) -> Option<u64> {
         let manifest = self.order.model.manifest.context_length;
         self.order.context.or(manifest).or(self.tools.catalog.engines().context)
+    }
+
+    /// The identity of the model's files and of the worker's program; `None` where prefixes are not parked.
+    async fn parking(&self) -> Option<String> {
+        let model = &self.order.model.description;
+        if !self.tools.parking.is_open() || model.category != Category::Llm || self.order.backend != Backend::Candle {
+            return None;
+        }
+        let program = self.tools.settings.programs.of(self.order.backend).ok()?.clone();
+        let about = beside(move || program.metadata().ok()).await??;
+        Some(format!("{:016x} {} {}.{:09}", model.revision, about.len(), about.mtime(), about.mtime_nsec()))
     }
 
     fn spec(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> WorkerSpec {
@@ -441,6 +471,7 @@ impl WorkerRunner {
             speech: manifest.speech.clone(),
             voices: manifest.voices.clone(),
             sandbox: self.tools.settings.sandbox,
+            parking: None,
         }
     }
 }

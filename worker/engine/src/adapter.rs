@@ -7,6 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The bit of numbers that are made of files.
+const OF_FILES: u64 = 1 << 63;
+
+/// Whether an adapter of this number is the same in every process; 0 is no adapter.
+pub(crate) const fn is_lasting(id: u64) -> bool {
+    id == 0 || id & OF_FILES != 0
+}
+
 /// An adapter that is ready for use. Its memory is free when the last sequence that uses it has ended.
 pub struct LoadedAdapter {
     id: u64,
@@ -22,7 +30,12 @@ impl LoadedAdapter {
         Self { id: LOADED.fetch_add(1, Ordering::Relaxed), bytes, warnings, contents }
     }
 
-    /// The number of the adapter, which no other adapter of the process has, not even the same files loaded again.
+    /// The same adapter with a number that is made of its files: the same files have it in every process.
+    pub fn of_files(self, digest: u64) -> Self {
+        Self { id: digest | OF_FILES, ..self }
+    }
+
+    /// The number of the adapter, which no adapter of other files has.
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -149,6 +149,23 @@ pub trait Decoder: Send {
     /// Blocks whose contents are not needed any more: their memory may be given back.
     fn free(&mut self, blocks: &[BlockId]);
 
+    /// A text of everything that the contents of a block depend on beside its tokens, its adapter and the model's
+    /// files: shapes, types, kinds of memory, rules of positions. None for a decoder whose blocks cannot be taken out.
+    fn block_layout(&self) -> Option<String> {
+        None
+    }
+
+    /// Appends all that a block holds, states included. Only a decoder with the same [`Decoder::block_layout`] and files
+    /// can read it.
+    fn read_block(&mut self, _block: BlockId, _contents: &mut Vec<u8>) -> Result<(), DecoderError> {
+        Err(DecoderError::Step("blocks cannot be taken out of this decoder".to_owned()))
+    }
+
+    /// Writes what [`Decoder::read_block`] gave into a block that holds nothing. On an error it holds nothing still.
+    fn write_block(&mut self, _block: BlockId, _contents: &[u8]) -> Result<(), DecoderError> {
+        Err(DecoderError::Step("blocks cannot be put into this decoder".to_owned()))
+    }
+
     /// Makes adapters for this model, on other threads too; none for a decoder that takes no adapters.
     fn adapter_loader(&self) -> Option<Arc<dyn AdapterLoader>> {
         None

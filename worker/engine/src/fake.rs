@@ -404,6 +404,46 @@ impl Decoder for FakeDecoder {
         usize::from(length > self.longest_short)
     }
 
+    fn block_layout(&self) -> Option<String> {
+        Some(format!("{:?} {}", self.script, self.longest_short))
+    }
+
+    /// A block's tokens, what they were computed for, and the ends of its states, as numbers of eight bytes.
+    fn read_block(&mut self, block: BlockId, contents: &mut Vec<u8>) -> Result<(), DecoderError> {
+        let held = self.blocks.get(&block);
+        let held = held.ok_or_else(|| DecoderError::Step(format!("block {} holds nothing", block.0)))?;
+        let (class, adapter) = self.classes.get(&block).copied().unwrap_or_default();
+        let states = self.control.with(|controlled| {
+            let states = controlled.states.iter().flatten().filter(|(of, _)| *of == block);
+            states.map(|(_, count)| *count as u64).collect::<Vec<_>>()
+        });
+        let tokens = held.iter().map(|token| u64::from(*token));
+        let numbers = [held.len() as u64, class as u64, adapter].into_iter().chain(tokens).chain(states);
+        contents.extend(numbers.flat_map(u64::to_le_bytes));
+        Ok(())
+    }
+
+    fn write_block(&mut self, block: BlockId, contents: &[u8]) -> Result<(), DecoderError> {
+        let numbers: Vec<u64> = contents.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let [count, class, adapter, rest @ ..] = numbers.as_slice() else {
+            return Err(DecoderError::Step("the fake gave no such block".to_owned()));
+        };
+        let most = self.control.with(|state| state.most_blocks).unwrap_or(usize::MAX);
+        if self.blocks.len() >= most {
+            return Err(DecoderError::OutOfMemory("the fake is full".to_owned()));
+        }
+        let (tokens, states) = rest.split_at((*count as usize).min(rest.len()));
+        self.blocks.insert(block, tokens.iter().map(|token| *token as u32).collect());
+        self.classes.insert(block, (*class as usize, *adapter));
+        self.control.with(|controlled| {
+            if let Some(kept) = &mut controlled.states {
+                kept.extend(states.iter().map(|count| (block, *count as usize)));
+            }
+        });
+        self.note_blocks();
+        Ok(())
+    }
+
     fn copy(&mut self, from: BlockId, to: BlockId) -> Result<(), DecoderError> {
         let held = self.blocks.get(&from).cloned();
         let held = held.ok_or_else(|| DecoderError::Step(format!("block {} holds nothing", from.0)))?;

@@ -85,6 +85,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         speech: None,
         voices: Default::default(),
         sandbox: SandboxMode::default(),
+        parking: None,
     })
 }
 

@@ -23,6 +23,7 @@ mod native;
 mod native_answer;
 mod options;
 mod pairs;
+mod parked;
 mod pictures;
 mod plan;
 mod progress;

@@ -15,8 +15,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::adapters::LARGEST_ADAPTER;
 use super::error::{ErrorAnswer, LARGEST_BODY};
 use super::{
-    adapters, chat, completions, deadline, embeddings, infill, info, native, rerank, score, speech, tei, tokens,
-    transcripts, vision,
+    adapters, chat, completions, deadline, embeddings, infill, info, native, parked, rerank, score, speech, tei,
+    tokens, transcripts, vision,
 };
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
@@ -48,6 +48,7 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
             .route("/completion", post(native::complete))
             .route("/infill", post(infill::complete))
             .route("/apply-template", post(chat::apply_template))
+            .route("/parked", parked_prefixes())
             .route("/adapters", get(adapters::list))
             .route("/adapters/{name}", adapter_orders()),
     };
@@ -69,6 +70,11 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
 /// The orders about one adapter, whose files are larger than other bodies.
 fn adapter_orders() -> MethodRouter<Arc<WorkerState>> {
     put(adapters::load).delete(adapters::unload).layer(DefaultBodyLimit::max(LARGEST_ADAPTER))
+}
+
+/// The prefixes that are parked beyond the life of this process. Their bodies are read in pieces.
+fn parked_prefixes() -> MethodRouter<Arc<WorkerState>> {
+    get(parked::give_out).put(parked::take).layer(DefaultBodyLimit::disable())
 }
 
 /// The routes of every category.

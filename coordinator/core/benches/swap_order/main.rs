@@ -327,7 +327,7 @@ impl Shell {
                     self.result.loads += 1;
                     self.after(self.load, Event::WorkerReady { slot, context_length: None, cores: None });
                 }
-                Effect::Stop { slot } => {
+                Effect::Stop { slot, .. } => {
                     let exit = ExitReport { reason: None, description: String::new(), last_lines: Vec::new() };
                     self.after(Duration::ZERO, Event::WorkerExited { slot, exit });
                 }

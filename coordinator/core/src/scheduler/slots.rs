@@ -219,7 +219,11 @@ impl Scheduler {
         let key = slot.key();
         let effect = match order {
             SlotOrder::Nothing => return,
-            SlotOrder::Stop => Effect::Stop { slot: key },
+            SlotOrder::Stop => {
+                let cause = slot.leaving.as_ref();
+                let successor = cause.and_then(LeaveCause::room_for).cloned();
+                Effect::Stop { slot: key, parks: cause.is_some_and(LeaveCause::parks), successor }
+            }
             SlotOrder::ReleaseLease => Effect::ReleaseLease { slot: key },
             SlotOrder::AcquireLease => {
                 let (model, parts, priority) = (slot.model, slot.parts.clone(), slot.last_priority);

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use model_boss_protocol::{ByteCount, DeviceId};
@@ -17,6 +19,47 @@ pub struct HostProbe {
     cache: Option<ByteCount>,
     /// The upper limit of all models together, where the operator sets one.
     most: Option<ByteCount>,
+    /// Memory that gives way to models.
+    spare: SpareMemory,
+}
+
+/// Host memory for things that give way to models: the bytes that they have, which count as free, and what else is free.
+/// Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SpareMemory(Arc<SpareBytes>);
+
+#[derive(Debug)]
+struct SpareBytes {
+    taken: AtomicU64,
+    /// By the last sample; the largest number while it is unknown.
+    free: AtomicU64,
+}
+
+impl Default for SpareMemory {
+    fn default() -> Self {
+        Self(Arc::new(SpareBytes { taken: AtomicU64::new(0), free: AtomicU64::new(UNKNOWN) }))
+    }
+}
+
+/// A figure that is not known.
+const UNKNOWN: u64 = u64::MAX;
+
+impl SpareMemory {
+    /// Things that give way have so many bytes from now on.
+    pub fn taken(&self, bytes: ByteCount) {
+        self.0.taken.store(bytes.0, Ordering::Relaxed);
+    }
+
+    /// What is free beside them and the reserve for other programs, by the last sample.
+    pub fn free(&self) -> Option<ByteCount> {
+        Some(self.0.free.load(Ordering::Relaxed)).filter(|free| *free != UNKNOWN).map(ByteCount)
+    }
+
+    /// Notes what is free. Gives the bytes that count as free beside it.
+    fn saw(&self, free: Option<ByteCount>) -> ByteCount {
+        self.0.free.store(free.map_or(UNKNOWN, |free| free.0), Ordering::Relaxed);
+        ByteCount(self.0.taken.load(Ordering::Relaxed))
+    }
 }
 
 /// The default retention budget as a share of the usable memory, the reserve included.
@@ -30,7 +73,12 @@ pub(super) fn retention(cache: Option<ByteCount>, usable: Option<ByteCount>) -> 
 impl HostProbe {
     /// The probe of this machine: `cache` is the retention budget of idle models, `most` the limit of all models.
     pub fn new(cache: Option<ByteCount>, most: Option<ByteCount>) -> Self {
-        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into(), cache, most }
+        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into(), cache, most, spare: SpareMemory::default() }
+    }
+
+    /// The same beside things that give way to models.
+    pub fn beside(self, spare: SpareMemory) -> Self {
+        Self { spare, ..self }
     }
 }
 
@@ -59,13 +107,14 @@ impl Probe for HostProbe {
             }
         }
         let reserve = capacity.map_or(ByteCount::gib(1), |total| total.scaled(0.1).max(ByteCount::gib(1)));
+        let spare = self.spare.saw(available.map(|free| free - reserve));
         let sample = DeviceSample {
             device: DeviceId::Cpu,
             name: processor(&self.proc),
             uuid: None,
             capacity,
             reserve,
-            used: capacity.zip(available).map(|(total, free)| total.saturating_sub(free)),
+            used: capacity.zip(available).map(|(total, free)| total - free - spare),
             told_apart: true,
             processes: anonymous_memory(&self.proc, leased),
             retention: None,
@@ -163,7 +212,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let probe =
-            HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg"), cache: None, most: None };
+            HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg"), ..HostProbe::new(None, None) };
         (root, probe)
     }
 
@@ -179,6 +228,20 @@ mod tests {
         assert_eq!(sample.retention, Some(ByteCount::gib(32).scaled(0.6)));
         probe.cache = Some(ByteCount::ZERO);
         assert_eq!(probe.sample(&[]).remove(0).retention, Some(ByteCount::ZERO));
+    }
+
+    #[test]
+    fn en_3_memory_that_gives_way_to_models_counts_as_free() {
+        let (_root, probe) = machine(&[("proc/meminfo", MEMINFO)]);
+        let spare = SpareMemory::default();
+        let mut probe = probe.beside(spare.clone());
+        assert_eq!(spare.free(), None, "nothing was looked at yet");
+        spare.taken(ByteCount::gib(2));
+        assert_eq!(probe.sample(&[]).remove(0).used, Some(ByteCount::gib(10)));
+        let reserve = ByteCount::gib(32).scaled(0.1);
+        assert_eq!(spare.free(), Some(ByteCount::gib(20) - reserve), "beside the two");
+        spare.taken(ByteCount::gib(99));
+        assert_eq!(probe.sample(&[]).remove(0).used, Some(ByteCount::ZERO));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use model_boss_protocol::{DeviceId, Later};
 
 pub use declared::DeclaredProbe;
-pub use host::HostProbe;
+pub use host::{HostProbe, SpareMemory};
 pub use nvidia::NvidiaProbe;
 pub use sample::{DeviceSample, Probe, Trouble};
 pub use simulated::{SimulatedMachine, SimulationError};

@@ -388,7 +388,12 @@ async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: Device
 /// Marks the loaded copy of a model as stale (BC-5): it is unloaded when idle, and the next load reads the files again.
 async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     nothing_in(call.body().await?).await?;
-    call.context.scheduling.invalidate(call.permit_model(&model)?).done().await?;
+    let permit = call.permit_model(&model)?;
+    // Before the worker ends: it parks nothing from then on.
+    let (parking, name) = (Arc::clone(&call.context.parking), model.clone());
+    let forgotten = spawn_blocking(move || parking.forget(&name)).await;
+    forgotten.map_err(|_| ApiError::new(ErrorCode::Internal, "the parked prefixes could not be dropped"))?;
+    call.context.scheduling.invalidate(permit).done().await?;
     json(&ModelOrderDone::with("invalidated", &model))
 }
 

@@ -77,6 +77,26 @@ fn jobs(context: &Context, page: &mut Page) {
     page.gauge("model_boss_batch_lines_open", &[], jobs.lines_open as f64);
 }
 
+/// Parked prefixes.
+fn parking(context: &Context, page: &mut Page) {
+    let report = context.parking.report();
+    for parked in report.models.iter().take(MOST_HOLDERS) {
+        let labels = [("model", parked.model_name.as_str()), ("place", parked.place)];
+        page.gauge("model_boss_parked_bytes", &labels, parked.bytes.0 as f64);
+    }
+    page.gauge("model_boss_parked_limit_bytes", &[], report.limit.0 as f64);
+    let counts = report.counts;
+    page.count_so_far("model_boss_parkings_total", &[], counts.parked);
+    page.count_so_far("model_boss_parking_restores_total", &[], counts.restored);
+    page.count_so_far("model_boss_parking_restored_tokens_total", &[], counts.restored_tokens);
+    for (reason, count) in counts.refused {
+        page.count_so_far("model_boss_parking_refused_total", &[("reason", reason)], count);
+    }
+    for (reason, count) in counts.dropped {
+        page.count_so_far("model_boss_parking_dropped_total", &[("reason", reason)], count);
+    }
+}
+
 async fn read_off(context: &Context, page: &mut Page) {
     let look =
         |scheduler: &Scheduler, now| (scheduler.models(), scheduler.slots(), scheduler.devices(), scheduler.waits(now));
@@ -100,6 +120,7 @@ async fn read_off(context: &Context, page: &mut Page) {
     page.gauge("model_boss_queue_oldest_seconds", &[], waits.1.unwrap_or_default().as_secs_f64());
     page.gauge("model_boss_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     traces(context, page);
+    parking(context, page);
     held(&slots, page);
     for state in ["loading", "ready", "stopping"] {
         let count = slots.iter().filter(|slot| word(slot.state) == state).count();

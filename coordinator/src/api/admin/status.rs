@@ -140,6 +140,7 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
             .collect(),
         streams: context.streams.models().into_iter().filter_map(|(model, stats)| Some((model, stats?))).collect(),
         devices: devices.collect(),
+        parking: context.parking.report(),
         request_memory: context.memory.figures(),
         queued,
         running,
@@ -155,7 +156,8 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
             let adapters = context.catalog.adapters(&slot.model).into_keys().collect();
             SlotObject { layers: context.streams.of(slot.key()), adapters, slot }
         };
-        let slots = SlotsAnswer { slots: slots.into_iter().map(with_layers).collect() };
+        let parked = context.parking.report().models;
+        let slots = SlotsAnswer { slots: slots.into_iter().map(with_layers).collect(), parked };
         json(&context.clock.dated(serde_json::json!(slots)))
     })
     .await?

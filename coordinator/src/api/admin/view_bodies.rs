@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::leases::StoreStatus;
 use crate::metrics::{LastInference, Totals};
+use crate::parking::{ParkedModel, ParkingReport};
 
 /// The state of the process in one word.
 #[derive(Serialize, JsonSchema)]
@@ -77,6 +78,8 @@ pub(crate) struct Stats {
     /// Figures of streamed layers by model (RS-9), as workers last reported them.
     pub(super) streams: BTreeMap<ModelId, StreamStats>,
     pub(super) devices: Vec<DeviceTotals>,
+    /// Prefixes of models that are not in memory (EN-3).
+    pub(super) parking: ParkingReport,
     /// The memory of bodies and answers in flight.
     pub(super) request_memory: MemoryUse,
     pub(super) queued: usize,
@@ -128,6 +131,8 @@ pub(crate) enum Recent {
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct SlotsAnswer {
     pub(super) slots: Vec<SlotObject>,
+    /// The models that have parked prefixes (EN-3).
+    pub(super) parked: Vec<ParkedModel>,
 }
 
 /// A slot. `layers` has the worker's last figures of streamed layers; `null` where all are resident, or before the

@@ -99,7 +99,7 @@ pub(crate) fn model_orders() -> [Operation; 3] {
             .query::<bool>("wait", WAIT)
             .answers::<ModelOrderDone<'_>>(202, "it has begun")
             .status(500, ErrorCode::MigrationFailed);
-    let text = "the loaded copy is evicted when idle, and the next load reads the files again";
+    let text = "the loaded copy is evicted when idle, its parked prefixes are dropped, and the next load reads the files again";
     let invalidated = order::<ModelOrderDone<'_>>("invalidate_model", text)
         .behind_id("/invalidate")
         .id_of::<String>(ID)

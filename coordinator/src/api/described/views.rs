@@ -132,7 +132,7 @@ pub(crate) fn stats() -> Operation {
         "get_stats",
         "the latest inference, totals per model and per provider, reads of streamed models and their overlap \
          (`streams`), entries, bytes and retention budget per device, memory of requests in flight (`request_memory`: \
-         `used`, `limit`, times `refused`)",
+         `used`, `limit`, times `refused`), parked prefixes (`parking`)",
     )
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn slots() -> Operation {
     view::<SlotsAnswer>(
         "list_slots",
         "every slot that is not idle: model, devices and bytes, state, rank, whether its layers are streamed \
-         (`streamed`, `layers`), its threads on `cpu` (`cores`, `cpu_share`), when it leaves and why",
+         (`streamed`, `layers`), its threads on `cpu` (`cores`, `cpu_share`), when it leaves and why; models with parked prefixes (`parked`)",
     )
 }
 

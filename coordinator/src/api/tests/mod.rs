@@ -16,11 +16,11 @@ use hyper::service::Service;
 use model_boss_access::KeyFile;
 use model_boss_catalog::{Engines, LiveCatalog, ModelRoots};
 use model_boss_cloud::Clouds;
-use model_boss_config::{Hosts, JobSettings, Limits, LogLevel, ProviderTables, Sse};
+use model_boss_config::{Hosts, JobSettings, Limits, LogLevel, ParkingSettings, ProviderTables, Sse};
 use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_host::environment::ChildEnvironment;
 use model_boss_host::log_filter::LogFilter;
-use model_boss_host::probe::{DeviceSample, Probe};
+use model_boss_host::probe::{DeviceSample, Probe, SpareMemory};
 use model_boss_host::process::Spawner;
 use model_boss_host::programs::Programs;
 use model_boss_host::state_folder::StateFolder;
@@ -46,6 +46,7 @@ use crate::keys::LiveKeys;
 use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
 use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
+use crate::parking::{ParkingDesk, ParkingSetup};
 use crate::pulls::Pulls;
 use crate::responses::ResponseStore;
 use crate::scheduling::{News, Pulse, Scheduling};
@@ -136,6 +137,12 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     std::fs::write(&worker, "").unwrap();
     let programs = Programs::find(Some(&worker)).unwrap();
     std::fs::remove_file(&worker).unwrap();
+    let parking = ParkingDesk::open(ParkingSetup {
+        settings: ParkingSettings::default(),
+        state: StateFolder::new(folder.path()),
+        spare: SpareMemory::default(),
+        on_change: Box::new(|_| ()),
+    });
     let tools = Tools {
         settings: SupervisorSettings {
             programs,
@@ -155,6 +162,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         news: news.clone(),
         machine: None,
         streams: Default::default(),
+        parking: Arc::clone(&parking),
     };
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(ChangeFeed::new()));
     let clock = Clock::start();
@@ -218,6 +226,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         confinement: model_boss_host::sandbox::WorkerConfinement::of_fake_workers(),
         store,
         streams: Default::default(),
+        parking,
         metrics,
         traces: model_boss_traces::Traces::default(),
         keys,

@@ -457,6 +457,28 @@ impl Decoder for SpecDecoder {
         copied
     }
 
+    fn block_layout(&self) -> Option<String> {
+        let types: Vec<_> = self.stages.iter().map(|stage| (&stage.target.dtype, stage.target.cached)).collect();
+        Some(format!("{} {types:?} {:?}", self.kv.block_layout(), self.spec))
+    }
+
+    fn read_block(&mut self, block: BlockId, contents: &mut Vec<u8>) -> std::result::Result<(), DecoderError> {
+        self.kv.read_block(block, contents).map_err(|error| device::failure(&error))?;
+        self.states.read_block(block, contents);
+        Ok(())
+    }
+
+    fn write_block(&mut self, block: BlockId, contents: &[u8]) -> std::result::Result<(), DecoderError> {
+        let behind = self.kv.write_block(block, contents).map_err(|error| device::failure(&error))?;
+        let Some(states) = self.states.states_in(behind) else {
+            self.kv.free(&[block]);
+            return Err(DecoderError::Step("a block has other states than this model's".to_owned()));
+        };
+        self.states.write_block(block, states);
+        self.note_room();
+        Ok(())
+    }
+
     fn free(&mut self, blocks: &[BlockId]) {
         self.kv.free(blocks);
         self.states.free(blocks);

@@ -35,15 +35,15 @@ pub(crate) enum LayerKv<'a> {
 
 /// All blocks of a decoder.
 pub(crate) struct KvStore {
-    layers: Vec<LayerStore>,
+    pub(super) layers: Vec<LayerStore>,
     /// The layer whose keys and values each layer uses. One that uses another's writes the same into the same places.
     lenders: Vec<usize>,
     /// Bytes of a block in the host's memory.
-    host_bytes: usize,
+    pub(super) host_bytes: usize,
     /// The blocks there, by their numbers; none where nothing was written yet.
-    host: Vec<Option<HostBuffer>>,
+    pub(super) host: Vec<Option<HostBuffer>>,
     /// Blocks that hold something.
-    held: BTreeSet<BlockId>,
+    pub(super) held: BTreeSet<BlockId>,
     /// The most blocks there will ever be.
     most: usize,
     /// How often tensors of a device were made or dropped: so long their memory stays where it is.
@@ -51,7 +51,7 @@ pub(crate) struct KvStore {
 }
 
 /// Where a layer's keys and values lie.
-enum LayerStore {
+pub(super) enum LayerStore {
     /// The layer has none.
     None,
     /// At this place in each block in the host's memory.
@@ -61,14 +61,14 @@ enum LayerStore {
 }
 
 /// One layer's keys and values of all blocks as tensors.
-struct DeviceStore {
-    home: KvHome,
+pub(super) struct DeviceStore {
+    pub(super) home: KvHome,
     device: Device,
-    dtype: DType,
-    shape: LayerKvShape,
+    pub(super) dtype: DType,
+    pub(super) shape: LayerKvShape,
     /// `[kv_heads, blocks * BLOCK_TOKENS, width]` each; none before the first block. Values that are in the keys have a
     /// width of 0.
-    tensors: Option<(Tensor, Tensor)>,
+    pub(super) tensors: Option<(Tensor, Tensor)>,
 }
 
 /// One layer's keys and values of one sequence as tensors.
@@ -240,7 +240,7 @@ impl KvStore {
     }
 
     /// Makes room for these blocks. Keeps what is there, and on an error it is as it was.
-    fn reserve(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<()> {
+    pub(super) fn reserve(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<()> {
         let new: Vec<BlockId> = blocks.filter(|block| !self.held.contains(block)).collect();
         let Some(last) = new.iter().max().map(|last| last.0 as usize) else { return Ok(()) };
         let mut moved: Vec<Device> = Vec::new();
@@ -461,7 +461,7 @@ fn written(step: &DecoderStep<'_>) -> (usize, usize) {
 }
 
 /// The place of a block's first token in a device's tensors.
-fn first_token(block: BlockId) -> usize {
+pub(super) fn first_token(block: BlockId) -> usize {
     block.0 as usize * BLOCK_TOKENS
 }
 

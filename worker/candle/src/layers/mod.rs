@@ -7,6 +7,7 @@ mod attention;
 mod delta_net;
 pub(crate) mod experts;
 pub(crate) mod kv;
+mod kv_block;
 mod kv_room;
 pub(crate) mod kv_shape;
 mod latent;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use model_boss_engine::{BlockId, Decoder, DecoderStep, Logits};
+use model_boss_engine::{BLOCK_TOKENS, BlockId, Decoder, DecoderStep, Logits};
 use model_boss_protocol::KvCacheType;
 
 use super::*;
@@ -113,4 +113,76 @@ fn en_1_tensors_and_pages_of_keys_and_values_give_the_same() {
             }
         }
     }
+}
+
+/// Logits behind a prompt and three tokens more; half-way, the blocks go to `other` as bytes, or nowhere without one.
+fn goes_on(mut decoder: SpecDecoder, other: Option<SpecDecoder>, prompt: &[u32]) -> Vec<Vec<f32>> {
+    let (mut here, past) = (blocks(&[5, 2, 9, 11, 13, 15]), prompt.len());
+    decoder.forward(&[last(&here, 0, prompt)]).unwrap();
+    if let Some(mut other) = other {
+        let layout = decoder.block_layout();
+        assert!(layout.is_some() && layout == other.block_layout());
+        let there = blocks(&[4, 30, 1, 8, 7, 3]);
+        for (from, to) in here.iter().zip(&there).take(past.div_ceil(BLOCK_TOKENS)) {
+            let mut contents = Vec::new();
+            decoder.read_block(*from, &mut contents).unwrap();
+            // Fewer bytes, or more, are refused, and the block is as if it had not been touched.
+            let longer = [&contents[..], &[0]].concat();
+            for wrong in [&contents[..contents.len() - 1], &longer] {
+                assert!(other.write_block(*to, wrong).is_err());
+            }
+            assert!(other.read_block(*to, &mut Vec::new()).is_err(), "the block holds nothing");
+            other.write_block(*to, &contents).unwrap();
+        }
+        assert_eq!(other.resumable(&there, past), past);
+        (decoder, here) = (other, there);
+    }
+    let mut rows = Vec::new();
+    for (at, token) in [1, 7, 4].into_iter().enumerate() {
+        rows.extend(decoder.forward(&[last(&here, past + at, &[token])]).unwrap());
+    }
+    rows
+}
+
+fn last<'a>(blocks: &'a [BlockId], past: usize, tokens: &'a [u32]) -> DecoderStep<'a> {
+    DecoderStep { logits: Logits::Last, ..step(blocks, past, tokens) }
+}
+
+#[test]
+fn en_3_blocks_go_from_one_decoder_to_another_in_every_family() {
+    let mut with_states = 0;
+    for case in Case::all() {
+        let open = || opened(case.folder(), KvCacheType::F32);
+        let info = open().info().clone();
+        with_states += usize::from(info.state_bytes > 0);
+        let prompts = case.usable_prompts(info.context_length.min(128));
+        for prompt in prompts {
+            let expected = goes_on(open(), None, prompt);
+            assert!(goes_on(open(), Some(open()), prompt) == expected, "{}", case.name);
+            if info.state_bytes == 0 {
+                let expected = goes_on(open().in_tensors(), None, prompt);
+                let tensors = goes_on(open().in_tensors(), Some(open().in_tensors()), prompt);
+                assert!(tensors == expected, "{} in tensors", case.name);
+            }
+        }
+    }
+    assert!(with_states > 5 || std::env::var_os("MODEL_BOSS_FAMILY").is_some(), "{with_states}");
+}
+
+#[test]
+fn en_3_blocks_of_every_type_of_keys_and_values_go_to_another_decoder() {
+    let model = golden().into_iter().find(|model| model.ends_with("qwen3")).unwrap();
+    let prompt: Vec<u32> = (0..70).map(|at| at * 3 % 50).collect();
+    let mut layouts = std::collections::BTreeSet::new();
+    for kind in [KvCacheType::F32, KvCacheType::F16, KvCacheType::Bf16, KvCacheType::Q8_0] {
+        let open = || opened(&model, kind);
+        layouts.insert(open().block_layout());
+        assert!(goes_on(open(), Some(open()), &prompt) == goes_on(open(), None, &prompt), "{kind}");
+        if kind != KvCacheType::Q8_0 {
+            let open = || opened(&model, kind).in_tensors();
+            layouts.insert(open().block_layout());
+            assert!(goes_on(open(), Some(open()), &prompt) == goes_on(open(), None, &prompt), "{kind} in tensors");
+        }
+    }
+    assert_eq!(layouts.len(), 7, "no form can be mistaken for another");
 }

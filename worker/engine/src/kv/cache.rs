@@ -3,6 +3,7 @@
 //! A sequence that begins as an earlier one did uses the earlier one's blocks, and a copy of the block in which they
 //! part. Blocks that a sequence has filled are never written again, so any number of sequences may use them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::decoder::BlockId;
@@ -52,6 +53,18 @@ pub(crate) struct AdmittedSequence {
     pub(crate) table: BlockTable,
     /// The block to be copied first, and the place to copy it to.
     pub(crate) copy: Option<(BlockId, BlockId)>,
+}
+
+/// A block that the index has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IndexedBlock {
+    pub(crate) block: BlockId,
+    /// Its place.
+    pub(crate) parent: Parent,
+    /// Its tokens.
+    pub(crate) tokens: Box<[u32]>,
+    /// The number of its contents, which blocks behind it name.
+    pub(crate) contents: u64,
 }
 
 /// The use of the blocks.
@@ -215,6 +228,47 @@ impl KvCache {
     /// Blocks that were found to hold the first tokens of another since the last call, each with that other one.
     pub(crate) fn take_merged(&mut self) -> Vec<(BlockId, BlockId)> {
         std::mem::take(&mut self.merged)
+    }
+
+    /// All blocks of the index in the reverse of the order in which they would be dropped: those in use first, then those
+    /// that were used last. Every block comes after the one that it is behind.
+    pub(crate) fn hottest(&self) -> Vec<IndexedBlock> {
+        let entries = self.index.entries().map(|(block, parent, tokens, contents)| {
+            let indexed = IndexedBlock { block, parent: parent.clone(), tokens: tokens.into(), contents };
+            (self.pool.idle_since(block).map(Reverse), indexed)
+        });
+        let mut all: Vec<_> = entries.collect();
+        // None is the least: blocks in use, of which later ones have larger numbers.
+        all.sort_unstable_by_key(|(since, indexed)| (*since, indexed.contents));
+        all.into_iter().map(|(_, indexed)| indexed).collect()
+    }
+
+    /// A block for contents that come from elsewhere; none if another would have to be dropped for it.
+    pub(crate) fn take_free(&mut self) -> Option<BlockId> {
+        let block = self.pool.take()?;
+        self.merged.retain(|(from, to)| *from != block && *to != block);
+        Some(block)
+    }
+
+    /// Gives a block back that got no contents.
+    pub(crate) fn put_back(&mut self, block: BlockId) {
+        self.give_back(block);
+    }
+
+    /// Makes a block findable whose contents came from elsewhere. Returns the block that holds these tokens at that
+    /// place from now on, which is in use until [`Self::settle`], and the number of its contents.
+    pub(crate) fn adopt(&mut self, parent: &Parent, tokens: &[u32], own: BlockId) -> (BlockId, u64) {
+        let (block, contents) = self.index.insert(parent, tokens, own);
+        if block != own {
+            self.pool.share(block);
+            self.give_back(own);
+        }
+        (block, contents)
+    }
+
+    /// No sequence uses these blocks any more. The first one counts as used last.
+    pub(crate) fn settle(&mut self, blocks: Vec<BlockId>) {
+        blocks.into_iter().rev().for_each(|block| self.give_back(block));
     }
 
     /// The use of the blocks.

@@ -18,8 +18,9 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cache::{BlockTable, KvCache, KvUse};
+pub(crate) use cache::{BlockTable, IndexedBlock, KvCache, KvUse};
 pub use prefix::CacheSalt;
+pub(crate) use prefix::Parent;
 pub use sequences::{KvSlot, SequenceStep, Sequences};
 pub use size::BLOCK_TOKENS;
 pub(crate) use size::blocks_for;

@@ -106,6 +106,11 @@ impl BlockPool {
         self.blocks.get(block.0 as usize).is_some_and(|state| state.idle_since.is_some())
     }
 
+    /// When it became idle, as a count of such moments; none for a block in use or a free one.
+    pub(super) fn idle_since(&self, block: BlockId) -> Option<u64> {
+        self.blocks.get(block.0 as usize)?.idle_since
+    }
+
     pub(super) fn is_free(&self, block: BlockId) -> bool {
         self.free.contains(&block)
     }

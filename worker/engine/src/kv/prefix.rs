@@ -34,6 +34,16 @@ impl CacheSalt {
         Self { adapter: id, ..self.clone() }
     }
 
+    /// The text, and the number of the adapter.
+    pub(crate) fn parts(&self) -> (&str, u64) {
+        (&self.text, self.adapter)
+    }
+
+    /// The salt of these parts.
+    pub(crate) fn of_parts(text: &str, adapter: u64) -> Self {
+        Self { text: text.into(), adapter }
+    }
+
     /// This salt among sequences whose lengths have this class. Those of other classes have other keys for the same
     /// tokens.
     pub(crate) fn of_length_class(&self, class: usize) -> Self {
@@ -44,7 +54,7 @@ impl CacheSalt {
 /// The place of a block: the first of its salt's, or behind another. Numbers of contents are never used again, so a
 /// block whose predecessor was dropped is not found behind another one in the same memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Parent {
+pub(crate) enum Parent {
     Root(CacheSalt),
     Behind(u64),
 }
@@ -110,6 +120,12 @@ impl PrefixIndex {
         if let Some(key) = self.keys.remove(&block) {
             self.by_tokens.remove(&key);
         }
+    }
+
+    /// Every block with its place, its tokens and the number of its contents, in no order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (BlockId, &Parent, &[u32], u64)> {
+        let entries = self.by_tokens.iter();
+        entries.map(|((parent, tokens), (block, contents))| (*block, parent, &tokens[..], *contents))
     }
 
     pub(super) fn contains(&self, block: BlockId) -> bool {

@@ -9,7 +9,7 @@ use crate::images::{ImageDigest, ImageTiles, PromptImage, SeenRows, StepImage};
 use crate::kv::CacheSalt;
 
 /// The bit of keys that stand for images. Tokens of a vocabulary are smaller.
-const IMAGE_KEY: u32 = 1 << 31;
+pub(super) const IMAGE_KEY: u32 = 1 << 31;
 
 /// Images whose numbers are known. One that is forgotten gets another number, and so finds no blocks of its own.
 const MOST_NUMBERS: usize = 1 << 16;

@@ -21,6 +21,7 @@ mod drafting;
 mod images;
 mod logprobs;
 mod looking;
+mod parking;
 mod sequence;
 mod settings;
 mod spelled;
@@ -56,6 +57,7 @@ use sequence::RunningSequence;
 use turns::{can_go_on, fatal, fits, is_bulk, release, wait_in_turn};
 use waiting::Sequence;
 
+pub use parking::{NotRestored, ParkedBlocks, RestoredBlocks};
 pub use settings::{DraftUse, TextEngineSettings};
 
 /// The longest wait for masks before clients that have gone are looked for.

@@ -120,6 +120,7 @@ impl Setup {
             speech: None,
             voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),
+            parking: None,
         };
         let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);

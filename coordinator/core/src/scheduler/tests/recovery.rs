@@ -296,7 +296,7 @@ fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
     core.handle(s(1), Event::WorkerStarted { slot, pid: 1, port: 1 });
     core.handle(s(2), Event::WorkerReady { slot, context_length: None, cores: None });
     core.handle(s(3), away());
-    assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot }]);
+    assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot, parks: true, successor: None }]);
     let exit = crate::ExitReport { reason: None, description: "exit code 0".into(), last_lines: Vec::new() };
     // The slot's process has exited, and its lease cannot be released.
     let ended = core.handle(s(5), Event::WorkerExited { slot, exit });

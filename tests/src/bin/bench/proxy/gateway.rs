@@ -231,6 +231,7 @@ fn backend() -> (Process, SocketAddr) {
         speech: None,
         voices: Default::default(),
         sandbox: SandboxMode::default(),
+        parking: None,
     };
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,10 +1,12 @@
-//! `scripts/bench swap`, `batch`, `prefix`, `agents` and `schema`. The commands measure the wait of a client when
+//! `scripts/bench swap`, `batch`, `prefix`, `parking`, `agents` and `schema`. The commands measure the wait of a client when
 //! models replace each other in memory, the throughput of several clients, a prompt that begins as an earlier one did,
 //! conversations with tools, and answers under a schema. The coordinator and llama.cpp's server take turns in every
 //! round, on the same files.
 
 mod agents;
 mod memory;
+mod parking;
+mod prompts;
 mod schema;
 
 use std::fs;
@@ -19,6 +21,7 @@ use serde_json::json;
 use crate::peer::{LlamaServer, peer};
 use crate::table::{Table, milliseconds};
 use memory::resident_of;
+use prompts::{SHARED_WORDS, WORDS, first_of, words};
 
 /// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
@@ -36,6 +39,8 @@ pub(crate) enum Part {
     Batch,
     /// A long prompt, and another one with the same beginning.
     Prefix,
+    /// A conversation that goes on after its model left memory for another.
+    Parking,
     /// Eight conversations at once, each turn a call of a tool.
     Agents,
     /// Answers that keep to a JSON schema.
@@ -119,6 +124,7 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
         Part::Swap => swap(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Batch => batch(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Prefix => prefix(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+        Part::Parking => parking(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Agents => agents(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Schema => schema(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
     }
@@ -251,10 +257,6 @@ async fn batch(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table
     boss.finish().await;
 }
 
-/// Words of a prompt, and how many of them two prompts have in common.
-const WORDS: usize = 1_200;
-const SHARED_WORDS: usize = 1_080;
-
 /// A prompt that no earlier one began like, then another one with nine tenths of it.
 async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
     const LONG: usize = 16_384;
@@ -274,7 +276,7 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     let mut doors = vec![boss.client()];
     doors.extend(server.as_ref().map(|server| server.client));
     for door in &doors {
-        first_of(*door, &words(0, 0)).await;
+        first_of(*door, "a", &words(0, 0)).await;
     }
     let body = json!({"model": "a", "prompt": words(0, 1), "max_tokens": 1, "ignore_eos": true, "cache_prompt": true});
     let usage = boss.client().post("/v1/completions", &body).await.json()["usage"].clone();
@@ -284,8 +286,8 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
         eprintln!("round {round} of {}", options.rounds);
         let (mut cold, mut warm) = ([None; 2], [None; 2]);
         for (place, door) in doors.iter().enumerate() {
-            cold[place] = Some(first_of(*door, &words(round, 0)).await);
-            warm[place] = Some(first_of(*door, &words(round, 1)).await);
+            cold[place] = Some(first_of(*door, "a", &words(round, 0)).await);
+            warm[place] = Some(first_of(*door, "a", &words(round, 1)).await);
         }
         table.add("first token of a new prompt: ms", cold[0], cold[1]);
         table.add("first token of a prompt that begins as the one before: ms", warm[0], warm[1]);
@@ -296,6 +298,52 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     drop(server);
     let prompts: Vec<String> = (0..=memory::KEPT).map(|round| words(round, 0)).collect();
     memory::kept(&file, LONG, &prompts, table).await;
+}
+
+/// A long conversation in one of two models, with room for one of them.
+async fn parking(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
+    const LONG: usize = 4_096;
+    let file = model(sandbox, options);
+    // The same file under two names, so that both models are as large.
+    let folder = sandbox.path("two");
+    fs::create_dir_all(&folder).unwrap();
+    let without = Sandbox::new().with_config("max_loaded_models = 1\n[parking]\nplace = \"off\"");
+    for name in ["a", "b"] {
+        let linked = folder.join(format!("{name}.gguf"));
+        std::os::unix::fs::symlink(&file, &linked).unwrap();
+        for sandbox in [sandbox, &without] {
+            sandbox.model(name, &linked, &format!("context_length = {LONG}\nmax_concurrent = 1"));
+        }
+    }
+    println!("- a conversation of {WORDS} words, whose next turn ends in {} other ones", WORDS - SHARED_WORDS);
+    let (boss, plain) = (ours(sandbox, options).await, ours(&without, options).await);
+    let (threads, context, models) = (options.threads.to_string(), LONG.to_string(), folder.to_string_lossy());
+    let router = match llama {
+        Some(program) => {
+            let arguments = ["--models-dir", &*models, "--models-max", "1", "-t", &threads, "-np", "1", "-c", &context];
+            Some(LlamaServer::start(program, &arguments).await)
+        }
+        None => None,
+    };
+    let doors = parking::ParkingDoors {
+        with: boss.client(),
+        without: plain.client(),
+        peer: router.as_ref().map(|router| router.client),
+    };
+    parking::round(&doors, (&words(0, 0), &words(0, 1)), &mut Table::default()).await;
+    for round in 1..=options.rounds {
+        eprintln!("round {round} of {}", options.rounds);
+        parking::round(&doors, (&words(round, 0), &words(round, 1)), table).await;
+    }
+    let report = boss.read("/api/v1/stats").await["parking"].clone();
+    let bytes = report["models"].as_array().into_iter().flatten().filter_map(|model| model["bytes"].as_u64()).max();
+    println!(
+        "- parked at the end: {} MiB, {} tokens restored in all",
+        bytes.unwrap_or(0) >> 20,
+        report["restored_tokens"]
+    );
+    boss.finish().await;
+    plain.finish().await;
 }
 
 /// Conversations that grow from round to round.
@@ -366,35 +414,6 @@ fn model(sandbox: &Sandbox, options: &Options) -> PathBuf {
     let folder = sandbox.path("gguf");
     fs::create_dir_all(&folder).unwrap();
     synthetic(&folder, "a", 1)
-}
-
-/// A prompt: the first words are the round's, the others its ending's too. Every fourth word has two syllables, each a
-/// token: 1.25 tokens per word, about as in English.
-fn words(round: usize, ending: usize) -> String {
-    const SYLLABLES: [&str; 8] = ["ba", "ke", "lo", "mi", "nu", "ra", "se", "to"];
-    let word = |at: usize| {
-        let own = if at < SHARED_WORDS { 0 } else { ending + 1 };
-        let number = (at * 2_654_435 + round * 97_003 + own * 7_919) >> 3;
-        let count = if at.is_multiple_of(4) { 2 } else { 1 };
-        let syllables: String = (0..count).map(|part| SYLLABLES[number >> (3 * part) & 7]).collect();
-        // The first word already tells the rounds apart.
-        if at == 0 { format!("{round} {syllables}") } else { syllables }
-    };
-    (0..WORDS).map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// Milliseconds from a request to the first token of its answer.
-async fn first_of(door: Client, prompt: &str) -> f64 {
-    let body = json!({
-        "model": "a", "prompt": prompt, "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": true
-    });
-    let begun = Instant::now();
-    let mut answer = door.stream("/v1/completions", &body).await;
-    assert!(answer.status.is_success(), "{}", answer.status);
-    while !matches!(answer.next().await, Some(Event::Data(_)) | None) {}
-    let took = milliseconds(begun.elapsed());
-    answer.rest().await;
-    took
 }
 
 async fn ours(sandbox: &Sandbox, options: &Options) -> Boss {

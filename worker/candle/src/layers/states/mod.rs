@@ -253,6 +253,52 @@ impl StateStore {
         }
     }
 
+    /// Appends all states of a block: how many there are, and of each the number of its tokens and its values.
+    pub(crate) fn read_block(&self, block: BlockId, contents: &mut Vec<u8>) {
+        if self.layout.len == 0 {
+            return;
+        }
+        let kept = self.kept.get(&block);
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+        contents.extend_from_slice(&number(kept.map_or(0, BTreeMap::len)));
+        for (count, state) in kept.into_iter().flatten() {
+            contents.extend_from_slice(&number(*count));
+            contents.extend(state.values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+    }
+
+    /// The states that [`Self::read_block`] gave, with the number of their tokens; none for bytes that are no such
+    /// thing.
+    pub(crate) fn states_in(&self, contents: &[u8]) -> Option<Vec<(usize, Vec<f32>)>> {
+        if self.layout.len == 0 {
+            return contents.is_empty().then(Vec::new);
+        }
+        let (count, mut rest) = contents.split_first_chunk()?;
+        let mut states = Vec::new();
+        for _ in 0..u32::from_le_bytes(*count) {
+            let (tokens, behind) = rest.split_first_chunk()?;
+            let (values, behind) = behind.split_at_checked(self.layout.len * size_of::<f32>())?;
+            let tokens = usize::try_from(u32::from_le_bytes(*tokens)).ok()?;
+            if tokens == 0 || tokens > BLOCK_TOKENS {
+                return None;
+            }
+            let values = values.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            states.push((tokens, values));
+            rest = behind;
+        }
+        rest.is_empty().then_some(states)
+    }
+
+    /// Keeps states of a block that came from elsewhere, as many as there is memory for.
+    pub(crate) fn write_block(&mut self, block: BlockId, states: Vec<(usize, Vec<f32>)>) {
+        self.drop_where(block, |_, _| true);
+        for (tokens, values) in states {
+            if self.by_age.len() < self.limits.most {
+                self.insert((block, tokens), Arc::new(values), Stays::WithBlock, None);
+            }
+        }
+    }
+
     /// Drops the states of blocks that hold nothing any more.
     pub(crate) fn free(&mut self, blocks: &[BlockId]) {
         for block in blocks {

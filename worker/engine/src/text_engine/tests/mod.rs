@@ -5,6 +5,7 @@ mod drafts;
 mod forms;
 mod images;
 mod memory;
+mod parking;
 mod shift;
 mod thinking;
 

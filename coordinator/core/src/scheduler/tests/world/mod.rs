@@ -610,7 +610,7 @@ impl World {
                 self.check_layers(&model, &parts, residency.mode);
                 self.spawn(slot, model);
             }
-            Effect::Stop { slot } => {
+            Effect::Stop { slot, .. } => {
                 let worker = self.workers.get(&slot).expect("a worker to stop");
                 let parts = self.leases.get(&slot).map(|(parts, _)| parts.as_slice()).unwrap_or_default();
                 let lost = self.core.devices().iter().any(|d| d.lost && parts.iter().any(|(part, _)| *part == d.id));
