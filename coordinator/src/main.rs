@@ -11,6 +11,7 @@ mod keys;
 mod leases;
 mod listeners;
 mod metrics;
+mod model_file;
 mod parking;
 mod pulls;
 mod refusals;

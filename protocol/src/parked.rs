@@ -168,7 +168,7 @@ impl ParkedWriter {
         })
     }
 
-    /// What was written so far.
+    /// The counts of all that was written so far.
     pub fn counts(&self) -> ParkedCounts {
         self.counts
     }

@@ -410,7 +410,7 @@ async fn en_3_a_worker_refuses_prefixes_of_another_identity_and_damaged_ones() {
     let mut flipped = all.clone();
     let end = flipped.len() - 60;
     flipped[end] ^= 4;
-    // What was whole before the damage is used.
+    // Blocks that were whole before the damage are used.
     for body in [&b"nonsense"[..], &[], &all[..all.len() / 2], &flipped] {
         let outcome = put(&damaged, body).await;
         assert_eq!(outcome.refused, Some(ParkedRefusal::Damaged), "{outcome:?}");

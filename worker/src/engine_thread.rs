@@ -323,7 +323,10 @@ fn serve(
 /// Carries a command out, between two steps.
 fn obey(engine: &mut TextEngine, command: EngineCommand) {
     match command {
-        EngineCommand::Submit(Submit { id, work, reply }) => engine.submit(id, work, reply),
+        EngineCommand::Submit(submit) => {
+            let Submit { id, work, reply } = *submit;
+            engine.submit(id, work, reply);
+        }
         EngineCommand::Park(order) => parking::park(engine, order),
         EngineCommand::Restore(order) => parking::restore(engine, order),
     }

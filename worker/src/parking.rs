@@ -56,7 +56,7 @@ pub(crate) fn park(engine: &mut TextEngine, order: ParkOrder) {
         let (tokens, body) = match engine.take_out(&mut blocks) {
             Ok(Some(block)) => block,
             Ok(None) => break,
-            // What was given out before is good.
+            // The blocks that were given out before are good.
             Err(error) => {
                 warn!("no more prefixes are parked: {error}");
                 break;

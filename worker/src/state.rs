@@ -117,7 +117,7 @@ pub(crate) struct EncoderFacts {
 /// A command to the thread of an engine that writes text.
 pub(crate) enum EngineCommand {
     /// Compute a sequence.
-    Submit(Submit),
+    Submit(Box<Submit>),
     /// Give prefixes out.
     Park(ParkOrder),
     /// Take prefixes of an earlier process.
@@ -454,7 +454,7 @@ impl Serving {
         };
         let Work::Generate(work) = work;
         let work = Work::Generate(Generate { priority: asked_priority(), ..work });
-        self.order(commands, EngineCommand::Submit(Submit { id, work, reply })).await
+        self.order(commands, EngineCommand::Submit(Box::new(Submit { id, work, reply }))).await
     }
 
     async fn order(&self, commands: &mpsc::Sender<EngineCommand>, command: EngineCommand) -> Result<(), ApiError> {

@@ -20,7 +20,7 @@ pub(super) enum ParkedContent {
 pub(super) struct ParkedEntry {
     pub(super) content: ParkedContent,
     pub(super) bytes: u64,
-    /// What they have; unknown for a file of an earlier process.
+    /// Their blocks and tokens; unknown for a file of an earlier process.
     pub(super) counts: Option<ParkedCounts>,
     /// When they were parked.
     pub(super) at: SystemTime,
@@ -67,8 +67,8 @@ impl ParkedBook {
         self.entries.remove(model)
     }
 
-    /// Removes entries until there are at most so many bytes, the ones parked first in front. The entry of `last` leaves
-    /// after all others.
+    /// Removes entries until there are at most so many bytes, the ones parked first in front. The entry of `last`
+    /// leaves after all others.
     pub(super) fn shrink(&mut self, most: u64, last: Option<&ModelId>) -> Vec<(ModelId, ParkedEntry)> {
         let mut removed = Vec::new();
         while self.bytes() > most {
@@ -84,7 +84,9 @@ impl ParkedBook {
         &mut self,
         mut leaves: impl FnMut(&ModelId, &ParkedEntry) -> bool,
     ) -> Vec<(ModelId, ParkedEntry)> {
-        self.entries.extract_if(.., |model, entry| leaves(model, entry)).collect()
+        let leaving = self.entries.iter().filter(|(model, entry)| leaves(model, entry)).map(|(model, _)| model.clone());
+        let leaving: Vec<ModelId> = leaving.collect();
+        leaving.iter().filter_map(|model| self.entries.remove_entry(model)).collect()
     }
 
     /// Removes entries that are older than this.
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     fn at(second: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(second)
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(second)).unwrap()
     }
 
     fn entry(bytes: u64, second: u64) -> ParkedEntry {

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The time beyond the worker's own for the last bytes on their way.
 const SLACK: Duration = Duration::from_millis(250);
 
-/// What a desk is made of.
+/// The parts of a desk.
 pub(crate) struct ParkingSetup {
     pub(crate) settings: ParkingSettings,
     pub(crate) state: StateFolder,

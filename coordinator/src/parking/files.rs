@@ -12,7 +12,7 @@ use model_boss_host::state_folder::StateFolder;
 use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
 use model_boss_protocol::{ModelId, ParkedFault, ParkedFrame, ParkedReader, check_parked};
 
-use crate::supervisor::log_path;
+use crate::model_file::model_file_name;
 
 /// The folder in the state folder.
 const FOLDER: &str = "parked";
@@ -30,7 +30,7 @@ pub(super) struct ParkedFiles {
 
 /// A file of an earlier process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct FoundFile {
+pub(super) struct EarlierFile {
     pub(super) model: ModelId,
     pub(super) bytes: u64,
     pub(super) at: SystemTime,
@@ -57,7 +57,7 @@ impl ParkedFiles {
 
     /// The path of a model's file.
     pub(super) fn path(&self, model: &ModelId) -> PathBuf {
-        log_path(&self.folder, model).with_extension(ENDING)
+        self.folder.join(format!("{}.{ENDING}", model_file_name(model)))
     }
 
     /// Writes a model's file, as a whole or not at all. A fault is shown until the next write.
@@ -92,7 +92,7 @@ impl ParkedFiles {
 
     /// The files of earlier processes. Everything else in the folder is removed: drafts, and files that do not begin as
     /// parked prefixes do. Returns the number of those, too.
-    pub(super) fn find(&self) -> (Vec<FoundFile>, usize) {
+    pub(super) fn find(&self) -> (Vec<EarlierFile>, usize) {
         let (mut found, mut removed) = (Vec::new(), 0);
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -115,14 +115,14 @@ impl ParkedFiles {
     }
 }
 
-fn look(path: &Path) -> Result<FoundFile, ParkedFileError> {
+fn look(path: &Path) -> Result<EarlierFile, ParkedFileError> {
     let file = open_state_file(path, StateFileUse::Read)?;
     let about = file.metadata()?;
     let mut head = Vec::new();
     file.take(HEAD).read_to_end(&mut head)?;
     match ParkedReader::default().read(&head)? {
         Some((ParkedFrame::Head(head), _)) => {
-            Ok(FoundFile { model: head.model, bytes: about.len(), at: about.modified()? })
+            Ok(EarlierFile { model: head.model, bytes: about.len(), at: about.modified()? })
         }
         _ => Err(ParkedFault::Torn.into()),
     }

@@ -10,33 +10,17 @@ use std::time::SystemTime;
 use model_boss_lease_store::{StateFileUse, open_state_file};
 use model_boss_protocol::ModelId;
 
+use crate::model_file::model_file_name;
+
 /// The largest log file in bytes. A file that would grow larger is renamed, over the one that was renamed before.
 const MAX_LOG: u64 = 8 << 20;
 /// The most bytes of all logs together: the oldest files are removed.
 const MAX_BYTES: u64 = 512 << 20;
 const MAX_FILES: usize = 512;
-/// The longest name of a log before its ending; file systems permit 255 bytes.
-const LONGEST_NAME: usize = 200;
 
-/// The path `logs/NAME.log`. Different models have different files: every byte of a name that is no plain character is
-/// written as `%` and two digits.
+/// The path `logs/NAME.log`.
 pub(crate) fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
-    let mut name = String::new();
-    for (at, byte) in model.as_str().bytes().enumerate() {
-        match byte {
-            b'.' if at == 0 => name.push_str("%2E"),
-            b'.' | b'_' | b'-' | b'+' | b'@' => name.push(char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => name.push(char::from(byte)),
-            _ => name.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    if name.len() > LONGEST_NAME {
-        let sum = sum(name.as_bytes());
-        name.truncate(LONGEST_NAME);
-        // A tilde is in no other name.
-        name.push_str(&format!("~{sum:032x}"));
-    }
-    folder.join(format!("{name}.log"))
+    folder.join(format!("{}.log", model_file_name(model)))
 }
 
 /// The path of the earlier part of a log.
@@ -130,13 +114,6 @@ impl LogLimits {
 
 fn identity(about: &Metadata) -> (u64, u64) {
     (about.dev(), about.ino())
-}
-
-/// Fowler, Noll and Vo's FNV-1a of 128 bits. The sum distinguishes long names, and protects against no attack.
-fn sum(bytes: &[u8]) -> u128 {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    bytes.iter().fold(BASIS, |sum, byte| (sum ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod output;
 mod ports;
 mod runner;
 mod sockets;
+mod start_line;
 mod streams;
 mod worker_log;
 

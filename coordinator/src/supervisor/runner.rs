@@ -5,8 +5,6 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
-use std::num::NonZero;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -19,8 +17,7 @@ use model_boss_host::guard::{Lifeline, end_orphans};
 use model_boss_host::process::{StartedProgram, WorkerLaunch};
 use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{
-    Backend, ByteCount, Category, DeviceId, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth,
-    WorkerOrder, WorkerSpec,
+    ByteCount, DeviceId, SpawnToken, StreamStats, WorkerCores, WorkerExit, WorkerHealth, WorkerOrder, WorkerSpec,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
@@ -31,9 +28,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::contract::{Contract, Sign};
 use super::ended::{kill, not_started, report, shell_code, signal};
 use super::engine_gate::ENGINE_GATE;
-use super::order::{SpawnOrder, Tools, load_timeout_for, template_of};
+use super::order::{SpawnOrder, Tools, load_timeout_for};
 use super::output::Output;
 use super::ports::Port;
+use super::start_line::{context_of, identity, parking_program, worker_spec};
 use crate::worker::Worker;
 
 /// The first interval between health checks: a process is up within milliseconds.
@@ -393,7 +391,8 @@ impl WorkerRunner {
         let catalog = Arc::clone(&self.tools.catalog);
         let (model, options) = (Arc::clone(&self.order.model), self.order.engine.clone());
         let (parts, gpus) = (self.order.parts.clone(), self.order.visible_gpus.clone());
-        let (context, key, kv_cache_type) = (self.context(), token.clone(), self.order.residency.kv_cache_type);
+        let (context, key, kv_cache_type) =
+            (context_of(&self.order, &self.tools), token.clone(), self.order.residency.kv_cache_type);
         let foreign = beside(move || {
             let facts = Facts {
                 model: &model.description.id,
@@ -412,66 +411,19 @@ impl WorkerRunner {
         });
         match foreign.await {
             Some(Ok(None)) => {
-                let parking = self.parking().await;
-                Ok(Contract::Own(Box::new(WorkerSpec { parking, ..self.spec(port, token, proof) })))
+                let program = parking_program(&self.order, &self.tools);
+                let revision = self.order.model.description.revision;
+                let parking = match program {
+                    Some(program) => beside(move || identity(&program, revision)).await.flatten(),
+                    None => None,
+                };
+                let spec = worker_spec(&self.order, &self.tools, (port, token, proof));
+                Ok(Contract::Own(Box::new(WorkerSpec { parking, ..spec })))
             }
             Some(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
             // The result stays the same until the files or the settings change.
             Some(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error) }),
             None => Err(not_started("its files could not be looked at")),
-        }
-    }
-
-    /// The context to serve: the load's, else the manifest's, else the settings'.
-    fn context(&self) -> Option<u64> {
-        let manifest = self.order.model.manifest.context_length;
-        self.order.context.or(manifest).or(self.tools.catalog.engines().context)
-    }
-
-    /// The identity of the model's files and of the worker's program; `None` where prefixes are not parked.
-    async fn parking(&self) -> Option<String> {
-        let model = &self.order.model.description;
-        if !self.tools.parking.is_open() || model.category != Category::Llm || self.order.backend != Backend::Candle {
-            return None;
-        }
-        let program = self.tools.settings.programs.of(self.order.backend).ok()?.clone();
-        let about = beside(move || program.metadata().ok()).await??;
-        Some(format!("{:016x} {} {}.{:09}", model.revision, about.len(), about.mtime(), about.mtime_nsec()))
-    }
-
-    fn spec(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> WorkerSpec {
-        let (manifest, description) = (&self.order.model.manifest, &self.order.model.description);
-        let device = match self.order.parts.first() {
-            // The worker sees only the GPUs of its lease, numbered from 0.
-            Some((DeviceId::Cuda(_), _)) => DeviceId::Cuda(0),
-            Some((other, _)) => other.clone(),
-            None => DeviceId::Cpu,
-        };
-        WorkerSpec {
-            model: description.id.clone(),
-            category: description.category,
-            source: self.order.model.source.clone(),
-            device,
-            parts: self.order.parts.clone(),
-            port,
-            generation: self.order.slot.generation,
-            token,
-            proof,
-            context_length: self.context(),
-            max_concurrent: description.max_concurrent,
-            residency: self.order.residency,
-            params: manifest.params.clone(),
-            chat_template: manifest.chat_template.clone().or_else(|| manifest.prompt_format.map(template_of)),
-            thinking: manifest.thinking,
-            settings: self.order.model.settings_of(self.order.backend),
-            text: self.tools.settings.text,
-            cpu_features: self.tools.settings.cpu_features,
-            threads: manifest.threads.and_then(NonZero::new),
-            speculation: manifest.speculation.unwrap_or_default(),
-            speech: manifest.speech.clone(),
-            voices: manifest.voices.clone(),
-            sandbox: self.tools.settings.sandbox,
-            parking: None,
         }
     }
 }

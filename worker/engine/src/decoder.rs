@@ -155,8 +155,8 @@ pub trait Decoder: Send {
         None
     }
 
-    /// Appends all that a block holds, states included. Only a decoder with the same [`Decoder::block_layout`] and files
-    /// can read it.
+    /// Appends all that a block holds, states included. Only a decoder with the same [`Decoder::block_layout`] and
+    /// files can read it.
     fn read_block(&mut self, _block: BlockId, _contents: &mut Vec<u8>) -> Result<(), DecoderError> {
         Err(DecoderError::Step("blocks cannot be taken out of this decoder".to_owned()))
     }

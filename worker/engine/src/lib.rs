@@ -44,6 +44,7 @@ pub use label_shares::LabelShares;
 pub use places::{PlaceReport, PlaceUse};
 pub use sight::{SightInfo, TextLetters};
 pub use speaker::{PartEnd, Speaker, SpeakerInfo, SpeakerMemory, SpeechListener, SpokenPart};
-pub use text_engine::{DraftUse, NotRestored, ParkedBlocks, RestoredBlocks, TextEngine, TextEngineSettings};
+pub use text_engine::parking::{NotRestored, ParkedBlocks, RestoredBlocks};
+pub use text_engine::{DraftUse, TextEngine, TextEngineSettings};
 pub use text_steps::TextSteps;
 pub use torch_generator::TorchGenerator;

@@ -117,7 +117,7 @@ impl ArrivingFrames {
         while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {}
     }
 
-    /// What `of` makes of the next frame.
+    /// The value that `of` makes of the next frame.
     async fn next<T>(&mut self, of: impl Fn(ParkedFrame<'_>) -> T) -> Result<T, ParkedFault> {
         loop {
             if let Some((frame, length)) = self.reader.read(&self.waiting[self.first..])? {

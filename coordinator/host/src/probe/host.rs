@@ -23,8 +23,8 @@ pub struct HostProbe {
     spare: SpareMemory,
 }
 
-/// Host memory for things that give way to models: the bytes that they have, which count as free, and what else is free.
-/// Cheap to clone.
+/// Host memory for things that give way to models: the bytes that they have, which count as free, and what else is
+/// free. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SpareMemory(Arc<SpareBytes>);
 
@@ -50,7 +50,7 @@ impl SpareMemory {
         self.0.taken.store(bytes.0, Ordering::Relaxed);
     }
 
-    /// What is free beside them and the reserve for other programs, by the last sample.
+    /// The bytes that are free beside them and the reserve for other programs, by the last sample.
     pub fn free(&self) -> Option<ByteCount> {
         Some(self.0.free.load(Ordering::Relaxed)).filter(|free| *free != UNKNOWN).map(ByteCount)
     }

@@ -230,8 +230,8 @@ impl KvCache {
         std::mem::take(&mut self.merged)
     }
 
-    /// All blocks of the index in the reverse of the order in which they would be dropped: those in use first, then those
-    /// that were used last. Every block comes after the one that it is behind.
+    /// All blocks of the index in the reverse of the order in which they would be dropped: those in use first, then
+    /// those that were used last. Every block comes after the one that it is behind.
     pub(crate) fn hottest(&self) -> Vec<IndexedBlock> {
         let entries = self.index.entries().map(|(block, parent, tokens, contents)| {
             let indexed = IndexedBlock { block, parent: parent.clone(), tokens: tokens.into(), contents };

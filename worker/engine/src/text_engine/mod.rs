@@ -21,7 +21,7 @@ mod drafting;
 mod images;
 mod logprobs;
 mod looking;
-mod parking;
+pub(crate) mod parking;
 mod sequence;
 mod settings;
 mod spelled;
@@ -57,7 +57,6 @@ use sequence::RunningSequence;
 use turns::{can_go_on, fatal, fits, is_bulk, release, wait_in_turn};
 use waiting::Sequence;
 
-pub use parking::{NotRestored, ParkedBlocks, RestoredBlocks};
 pub use settings::{DraftUse, TextEngineSettings};
 
 /// The longest wait for masks before clients that have gone are looked for.

@@ -1,7 +1,7 @@
-//! `scripts/bench swap`, `batch`, `prefix`, `parking`, `agents` and `schema`. The commands measure the wait of a client when
-//! models replace each other in memory, the throughput of several clients, a prompt that begins as an earlier one did,
-//! conversations with tools, and answers under a schema. The coordinator and llama.cpp's server take turns in every
-//! round, on the same files.
+//! `scripts/bench swap`, `batch`, `prefix`, `parking`, `agents` and `schema`. The commands measure the wait of a client
+//! when models replace each other in memory, the throughput of several clients, a prompt that begins as an earlier one
+//! did, conversations that go on after a swap, conversations with tools, and answers under a schema. The coordinator
+//! and llama.cpp's server take turns in every round, on the same files.
 
 mod agents;
 mod memory;

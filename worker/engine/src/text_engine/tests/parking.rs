@@ -3,6 +3,7 @@
 use super::memory::{cached, rig, salted, text};
 use super::*;
 use crate::adapter::LoadedAdapter;
+use crate::text_engine::parking::{NotRestored, RestoredBlocks};
 
 /// The bodies of all blocks, the hottest first, and how many tokens they have.
 fn parked(rig: &mut Rig) -> (Vec<Vec<u8>>, usize) {
@@ -91,7 +92,7 @@ fn en_3_the_hottest_blocks_come_first_and_every_beginning_is_whole() {
         cached(&rig.ask(Generate { max_tokens: Some(0), ..salted(question(number, 90), "me") }))
     };
     assert_eq!((known(&mut second, 1), known(&mut second, 2)), (89, 0));
-    // What does not fit is dropped, and what an interrupted row has is used.
+    // Blocks beyond the room are dropped, and those of an interrupted row are used.
     for count in 0..bodies.len() {
         let mut third = rig(50, 4);
         assert_eq!(restore(&mut third, &bodies[..count]), count);
