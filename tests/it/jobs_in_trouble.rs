@@ -239,6 +239,8 @@ async fn rc_26_jobs_and_lines_for_a_model_that_is_away_do_not_keep_those_of_othe
     let mut away = sandbox.fake_model_with("away", "vram = \"64MiB\"", held);
     let _free = sandbox.fake_model_with("free", "vram = \"64MiB\"", Behaviour::default());
     let boss = sandbox.start().await;
+    // Models are loaded one after the other, and this one is there.
+    assert!(boss.chat("free", "?").await.status.is_success());
     let order = |model: &str| json!({ "kind": "chat", "body": question(model, "?") });
     let mut waiting = Vec::new();
     for _ in 0..20 {

@@ -127,8 +127,8 @@ impl JobTable {
 
     /// Takes up the next job: the most important one, the oldest first. Where others wait too, a client has at most
     /// half of all places, so that one client's jobs do not keep those of others from the queue. The jobs of one model
-    /// have at most half of the places that other models' jobs leave: while they wait for their model, there is always a
-    /// place for a model that is free.
+    /// have at most half of the places that other models' jobs leave: while they wait for their model, there is always
+    /// a place for a model that is free.
     pub fn take_next(&mut self, now: WallTime, limits: TableLimits) -> Option<JobId> {
         self.wake(now);
         if self.counts.in_flight >= limits.in_flight {

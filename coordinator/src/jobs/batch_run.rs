@@ -8,10 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::response::Response;
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
-use http_body_util::BodyExt;
 use model_boss_jobs::{
     BatchCounts, BatchRecord, BatchRules, BatchState, FilePurpose, KeptKind, LineOrder, LineOutcome, LinePlan,
     StoredUpload, ValidatedInput, keep_whole_lines, output_line, read_line, scan_input,
@@ -25,12 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::book::{BatchRun, has_work, put_batch, put_upload};
 use super::desk::{Jobs, on_disk};
+use super::gathered::{LONGEST_LINE, gathered};
 use super::inner::{InnerRequest, send};
 use super::wall::now;
 use crate::scheduling::BackgroundRun;
 
-/// The longest line of a batch, and of its answer.
-const LONGEST_LINE: usize = 64 << 20;
 /// The pause before lines that could not be written are written again, and before a batch is begun again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// The longest pause before a refused line is sent again.
@@ -478,25 +474,6 @@ impl BatchLine {
         let is_error = body.is_none() || status >= 400;
         LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error, number: self.number })
     }
-}
-
-/// The status, the named pause, and the body of an answer.
-async fn gathered(response: Response) -> (u16, Option<Duration>, Vec<u8>) {
-    let again = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let status = response.status().as_u16();
-    let mut body = response.into_body();
-    let mut text = Vec::new();
-    while let Some(frame) = body.frame().await {
-        match frame.map(http_body::Frame::into_data) {
-            Ok(Ok(data)) => text.extend_from_slice(&data),
-            Ok(Err(_)) => {}
-            Err(_) => return (502, None, Vec::new()),
-        }
-        if text.len() > LONGEST_LINE {
-            return (500, None, b"{\"error\":{\"message\":\"the answer is too long for a batch\"}}".to_vec());
-        }
-    }
-    (status, again.map(Duration::from_secs), text)
 }
 
 /// The id of a line's request.

@@ -9,6 +9,7 @@ mod batch_view;
 mod book;
 mod desk;
 mod file_body;
+mod gathered;
 mod hooks;
 mod inner;
 mod journal;

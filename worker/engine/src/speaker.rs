@@ -38,7 +38,7 @@ pub struct SpokenPart<'a> {
     pub voice: usize,
     /// The speed: 1 is the model's own.
     pub speed: f32,
-    /// How it shall sound, as [`Speaker::instructions`] gives it; empty without a wish. Of all parts of a text it is the
+    /// How it shall sound, as [`Speaker::instructions`] gives it; empty without a wish. All parts of a text have the
     /// same.
     pub instructions: &'a [u32],
 }

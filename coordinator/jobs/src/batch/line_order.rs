@@ -55,7 +55,7 @@ impl LineOrder {
         self.models.retain(|(model, lines)| !lines.is_empty() || self.sent.get(model).is_some_and(|sent| *sent > 0));
     }
 
-    /// Nothing was answered for long: it is the next model's turn. Returns whether there is one.
+    /// Gives the turn to the next model, since nothing was answered for long. Returns whether there is one.
     pub fn pass_on(&mut self) -> bool {
         let others = self.models.len() > 1;
         if others {

@@ -26,8 +26,8 @@ const MISSING_AT_END: f64 = 0.5;
 /// The same of short files, as a share of their length.
 const MISSING_SHARE: f64 = 0.25;
 
-/// Gaps between packets, in seconds, that silence takes the place of. Smaller ones are roundings; larger ones are clocks
-/// that jump.
+/// Gaps between packets, in seconds, that silence takes the place of. Smaller ones are roundings; larger ones are
+/// clocks that jump.
 const MISSED: std::ops::Range<f64> = 0.1..60.0;
 
 /// Bytes of pictures and texts beside the sound; more are not kept.

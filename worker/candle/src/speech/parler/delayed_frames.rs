@@ -16,7 +16,7 @@ pub(super) struct DelayedFrames<'a> {
     open: usize,
 }
 
-/// What became whole by a column.
+/// A frame that became whole by a column.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WholeFrame {
     /// A frame that is heard.

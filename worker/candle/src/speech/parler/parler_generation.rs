@@ -19,7 +19,7 @@ const MOST_COLUMNS: usize = 8192;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct GenerationFile {
+struct ParlerRulesFile {
     max_length: Option<usize>,
     max_new_tokens: Option<usize>,
     min_length: Option<usize>,
@@ -53,7 +53,7 @@ pub(super) struct ParlerGeneration {
 impl ParlerGeneration {
     /// Reads the file in a folder. Without it the most likely codes are taken.
     pub(super) fn read(folder: &Path, spec: &ParlerDecoderSpec) -> Result<Self, ModelError> {
-        let found: GenerationFile = file(&folder.join("generation_config.json"))?.unwrap_or_default();
+        let found: ParlerRulesFile = file(&folder.join("generation_config.json"))?.unwrap_or_default();
         if found.guidance_scale.is_some_and(|scale| scale > 1.0) {
             return Err(malformed(
                 "generation_config.json: guidance_scale above 1 is not known of these models".to_owned(),

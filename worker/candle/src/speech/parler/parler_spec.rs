@@ -122,9 +122,9 @@ impl ParlerSpec {
         if sizes.iter().any(|size| !(1..=MOST).contains(size)) {
             return Err(malformed(format!("its sizes are from 1 to {MOST}")));
         }
-        let of_heads = |kv: usize| kv > 0 && decoder.heads % kv == 0;
+        let of_heads = |kv: usize| kv > 0 && decoder.heads.is_multiple_of(kv);
         let halves = !decoder.rope_embeddings || (decoder.width / decoder.heads).is_multiple_of(2);
-        if decoder.width % decoder.heads != 0
+        if !decoder.width.is_multiple_of(decoder.heads)
             || !of_heads(decoder.kv_heads())
             || !of_heads(decoder.cross_kv_heads())
             || !halves

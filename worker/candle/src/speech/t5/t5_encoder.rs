@@ -101,7 +101,9 @@ impl T5Layer {
     fn forward(&self, x: &Tensor, sight: &Sight<'_>) -> CandleResult<Tensor> {
         let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], &self.norm.forward(x)?)?;
         let query = (query * self.unscaled)?;
-        let x = (x + self.out.forward(&attend([&query, &key, &value], &[0..x.dim(0)?], sight)?)?)?;
+        let text = 0..x.dim(0)?;
+        let mixed = attend([&query, &key, &value], std::slice::from_ref(&text), sight)?;
+        let x = (x + self.out.forward(&mixed)?)?;
         let normed = self.feed_norm.forward(&x)?;
         let inner = match &self.gate {
             Some(gate) => {
