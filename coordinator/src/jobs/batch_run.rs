@@ -17,7 +17,7 @@ use model_boss_protocol::{ApiError, ErrorSource, Priority};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::book::{BatchRun, has_work, put_batch, put_upload};
@@ -248,7 +248,7 @@ impl Jobs {
                     for line in &answered {
                         order.answered(opened.plan.model_of(line.number));
                     }
-                    stall.as_mut().reset(Instant::now() + STALLED);
+                    stall.set(sleep(STALLED));
                     self.write_lines(opened, answered).await?;
                     counts.send_replace(opened.counts());
                     self.revision.send_modify(|revision| *revision = revision.wrapping_add(1));
@@ -256,7 +256,7 @@ impl Jobs {
                 () = &mut stall => {
                     // Its lines wait on, beside those of the next model.
                     order.pass_on();
-                    stall.as_mut().reset(Instant::now() + STALLED);
+                    stall.set(sleep(STALLED));
                 }
                 _ = syncs.tick() => opened.sync().await?,
             }

@@ -93,7 +93,7 @@ fn rc_28_streams_behind_each_other_are_one_recording() {
     // Of another rate: what servers of radio stations send.
     let both = seconds([file("vorbis-44k.ogg"), file("opus-mono.ogg")].concat());
     assert!((both - seconds(file("vorbis-44k.ogg")) - seconds(file("opus-mono.ogg"))).abs() < 0.02, "{both} s");
-    let limits = AudioLimits { longest: Duration::from_millis(700), ..AudioLimits::default() };
+    let limits = AudioLimits { longest: Duration::from_millis(700) };
     assert!(matches!(decode(file("opus-mono.ogg").repeat(3), &limits), Err(AudioError::TooLong { .. })));
 }
 
