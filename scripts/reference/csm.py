@@ -16,7 +16,6 @@ Each case becomes worker/candle/tests/csm/CASE.json with these fields:
 """
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from encoders import put
 from families import entry_of, tensor_of
 from safetensors import safe_open
 from safetensors.torch import save_file
-from vits import FIXED, make_all, short
+from vits import FIXED, make_all, make_by_seed, short
 
 OUT = Path(__file__).resolve().parents[2] / "worker" / "candle" / "tests" / "csm"
 SPEC = dict(zero_centred=None, rules={
@@ -136,17 +135,7 @@ def greedy(model, rows, most):
 
 
 def make(name, spec, folder):
-    for seed in range(1, 400):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        files, weights = write_folder(folder, spec, seed)
-        if answers := spoken(folder, spec):
-            break
-    else:
-        sys.exit(f"no seed gives {name} codes that its codec has, and frames that differ")
-    fields = dict(case=name, transformers=transformers.__version__, torch=torch.__version__, files=files, weights=weights, spoken=answers)
-    OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / f"{name}.json").write_text(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
+    make_by_seed(name, spec, folder, (write_folder, spoken), OUT, "codes that its codec has, and frames that differ")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Each case becomes worker/candle/tests/parler/CASE.json with these fields:
 import importlib.machinery
 import json
 import logging
-import shutil
 import sys
 import types
 from pathlib import Path
@@ -49,7 +48,7 @@ from families import entry_of, tensor_of
 from parler_tts import ParlerTTSConfig, ParlerTTSForConditionalGeneration
 from safetensors import safe_open
 from safetensors.torch import save_file
-from vits import FIXED, make_all, short
+from vits import FIXED, make_all, make_by_seed, short
 
 OUT = Path(__file__).resolve().parents[2] / "worker" / "candle" / "tests" / "parler"
 SPEC = dict(zero_centred=None, rules={
@@ -129,17 +128,7 @@ def spoken(folder, spec):
 
 
 def make(name, spec, folder):
-    for seed in range(1, 400):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        files, weights = write_folder(folder, spec, seed)
-        if answers := spoken(folder, spec):
-            break
-    else:
-        sys.exit(f"no seed gives {name} frames that differ")
-    fields = dict(case=name, transformers=transformers.__version__, torch=torch.__version__, files=files, weights=weights, spoken=answers)
-    OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / f"{name}.json").write_text(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
+    make_by_seed(name, spec, folder, (write_folder, spoken), OUT, "frames that differ")
 
 
 if __name__ == "__main__":

@@ -110,6 +110,23 @@ def make(name, spec, folder):
     (OUT / f"{name}.json").write_text(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
+def make_by_seed(name, spec, folder, parts, out, wanted):
+    """Makes a case with the first seed whose random model says something. `parts`: a function that writes the folder of a seed, and
+    one that gives what is said, or none."""
+    write_folder, spoken = parts
+    for seed in range(1, 400):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        files, weights = write_folder(folder, spec, seed)
+        if answers := spoken(folder, spec):
+            break
+    else:
+        sys.exit(f"no seed gives {name} {wanted}")
+    fields = dict(case=name, transformers=transformers.__version__, torch=torch.__version__, files=files, weights=weights, spoken=answers)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 def make_all(words, cases, make):
     """Makes the cases that the command line names, or all."""
     models = Path(words.pop(words.index("--models") + 1)) if "--models" in words else Path(tempfile.mkdtemp())

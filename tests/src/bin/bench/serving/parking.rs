@@ -3,7 +3,7 @@
 
 use model_boss_tests::Client;
 
-use super::prompts::first_of;
+use super::prompts::{KnownPrompt, first_of};
 use crate::table::Table;
 
 /// The servers that take turns: our own with parking, our own without, and a peer.
@@ -45,10 +45,10 @@ struct Gone {
 }
 
 async fn after_swap(door: Client, turn: &str, next: &str) -> Gone {
-    first_of(door, "a", turn).await;
-    let leaves = first_of(door, "b", "hello").await;
-    let goes_on = first_of(door, "a", next).await;
-    first_of(door, "b", "hello").await;
-    let short = first_of(door, "a", "hello").await;
+    first_of(door, "a", turn, KnownPrompt::Used).await;
+    let leaves = first_of(door, "b", "hello", KnownPrompt::Used).await;
+    let goes_on = first_of(door, "a", next, KnownPrompt::Used).await;
+    first_of(door, "b", "hello", KnownPrompt::Used).await;
+    let short = first_of(door, "a", "hello", KnownPrompt::Used).await;
     Gone { leaves, goes_on, short }
 }

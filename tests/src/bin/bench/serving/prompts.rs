@@ -26,10 +26,18 @@ pub(crate) fn words(round: usize, ending: usize) -> String {
     (0..WORDS).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Milliseconds from a request to the first token of its answer.
-pub(crate) async fn first_of(door: Client, model: &str, prompt: &str) -> f64 {
+/// Whether what is known of a prompt's beginning may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownPrompt {
+    Used,
+    ComputedAgain,
+}
+
+/// Milliseconds from a request on a new connection to the first token of its answer.
+pub(crate) async fn first_of(door: Client, model: &str, prompt: &str, known: KnownPrompt) -> f64 {
+    let cached = known == KnownPrompt::Used;
     let body = json!({
-        "model": model, "prompt": prompt, "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": true
+        "model": model, "prompt": prompt, "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": cached
     });
     let begun = Instant::now();
     let mut answer = door.stream("/v1/completions", &body).await;
