@@ -1,7 +1,7 @@
 //! The contract of models that paint: a text in, pictures out after some steps.
 //!
-//! One call of [`Painter::start`] makes the pictures of one request, all of one size. [`Painting::step`] calls the model
-//! once for all of them. A request is cancelled by dropping its [`Painting`] between two steps.
+//! One call of [`Painter::start`] makes the pictures of one request, all of one size. [`Painting::step`] calls the
+//! model once for all of them. A request is cancelled by dropping its [`Painting`] between two steps.
 
 use std::sync::Arc;
 

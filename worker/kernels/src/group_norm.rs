@@ -1,5 +1,5 @@
-//! GroupNorm of pictures (Wu and He, 2018, arXiv 1803.08494): the numbers of some channels of all pixels have the mean 0
-//! and the variance 1 together. Pixels lie one behind the other, each with all its channels.
+//! GroupNorm of pictures (Wu and He, 2018, arXiv 1803.08494): the numbers of some channels of all pixels have the mean
+//! 0 and the variance 1 together. Pixels lie one behind the other, each with all its channels.
 
 use pulp::NullaryFnOnce;
 use rayon::prelude::*;

@@ -1,5 +1,6 @@
 //! Convolutions of pictures. Pixels lie one behind the other, row by row, each with all its numbers, so the inputs of a
-//! result in one row of the filter are one long row: they are multiplied where they lie, and nothing is copied together.
+//! result in one row of the filter are one long row: they are multiplied where they lie, and nothing is copied
+//! together.
 
 use std::ops::Range;
 
