@@ -11,6 +11,7 @@ mod command;
 mod cpu_share;
 mod demand;
 mod device;
+mod draft;
 mod error;
 mod error_chain;
 mod hub_repo;
@@ -34,6 +35,7 @@ mod speculation;
 mod speech;
 pub mod sse;
 mod thinking;
+mod work_progress;
 mod worker;
 mod worker_about;
 
@@ -48,6 +50,7 @@ pub use command::{CommandSource, CommandSpec, CommandTemplateError, Piece, Place
 pub use cpu_share::{CpuShare, LOWEST_NICE, WorkerCores, WorkerOrder};
 pub use demand::{DEMANDS, Demand, Remedy, UnmetDemand, beyond_worker, refuse_demands, refuse_unmet, wanted_form};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
+pub use draft::DraftSpec;
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource, PromptLength};
 pub use error_chain::chain;
 pub use hub_repo::{HubRepo, ParseHubRepoError};
@@ -74,6 +77,7 @@ pub use speech::{
     SpeechValues, SpeechVoice,
 };
 pub use thinking::{BadThinking, THINKING_BUDGETS, THINKING_SWITCHES, Thinking};
+pub use work_progress::{WorkProgress, WorkUnit};
 pub use worker::{
     EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,
     WorkerSpecError, headers,

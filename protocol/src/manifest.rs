@@ -63,6 +63,10 @@ pub struct Manifest {
     /// Whether tokens that probably come next are evaluated in advance (EN-8).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,
+    /// The files of a smaller model with the same vocabulary, which writes drafts of the answers (EN-8). It is loaded
+    /// and leased with the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<Source>,
     /// Whether all layers stay on the device, or those that do not fit are streamed in each step (RS-11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<ResidencyMode>,
@@ -174,6 +178,12 @@ pub enum ManifestError {
     /// The source is no place.
     #[error("'source': {0}")]
     Source(#[from] SourceFault),
+    /// The draft model's files are at no place.
+    #[error("'draft': {0}")]
+    Draft(SourceFault),
+    /// The model does not write text.
+    #[error("'draft' is for models that write text, not for category \"{0}\"")]
+    DraftCategory(Category),
     /// An argument is one that llama-server must not get.
     #[error("'llamacpp_args': {0}")]
     LlamaArgs(#[from] LlamaArgsError),
@@ -304,6 +314,12 @@ impl Manifest {
         }
         if let Some(source) = &self.source {
             source.check()?;
+        }
+        if let Some(draft) = &self.draft {
+            draft.check().map_err(ManifestError::Draft)?;
+            if self.category() != Category::Llm {
+                return Err(ManifestError::DraftCategory(self.category()));
+            }
         }
         if let Some(args) = &self.llamacpp_args {
             args.check()?;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteCount, Category, DeviceId, Generation, InstructionSet, ModelId, Residency, SandboxMode, SandboxState,
-    SpawnToken, Speculation, SpeechProgram, Thinking, WorkerCores,
+    ByteCount, Category, DeviceId, DraftSpec, Generation, InstructionSet, ModelId, Residency, SandboxMode,
+    SandboxState, SpawnToken, Speculation, SpeechProgram, Thinking, WorkerCores,
 };
 
 /// Names of headers on the private connection between coordinator and worker.
@@ -102,6 +102,9 @@ pub struct WorkerSpec {
     /// Whether tokens that probably come next are evaluated in advance.
     #[serde(default)]
     pub speculation: Speculation,
+    /// The model that writes drafts beside the one of [`Self::source`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<DraftSpec>,
     /// The program that speaks; the worker has no model of its own then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speech: Option<SpeechProgram>,
@@ -406,6 +409,7 @@ mod tests {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            draft: None,
             speech: None,
             voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),

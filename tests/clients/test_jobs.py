@@ -51,13 +51,20 @@ def test_rc_26_files_are_uploaded_listed_read_and_deleted(fake):
 def test_rc_26_a_batch_is_answered_line_by_line(fake):
     file = upload(fake, "".join(line(number) for number in range(20)) + line(20, "nobody"))
     batch = fake.batches.create(
-        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={"night": "shift"}
+        input_file_id=file.id,
+        endpoint=ENDPOINT,
+        completion_window="24h",
+        metadata={"night": "shift"},
+        output_expires_after={"anchor": "created_at", "seconds": 7200},
     )
     assert batch.object == "batch" and batch.metadata == {"night": "shift"}
     batch = ended(fake, batch)
     assert batch.status == "completed", batch
     counts = batch.request_counts
     assert (counts.total, counts.completed, counts.failed) == (21, 20, 1)
+    assert batch.model is None and batch.usage.output_tokens > 0
+    output = fake.files.retrieve(batch.output_file_id)
+    assert output.expires_at - output.created_at == 7200
     answers = [json.loads(text) for text in fake.files.content(batch.output_file_id).text.splitlines()]
     assert {answer["custom_id"] for answer in answers} == {f"line-{number}" for number in range(20)}
     for answer in answers:
@@ -83,6 +90,20 @@ def test_rc_26_faults_of_a_batch_name_their_lines(fake):
     assert caught.value.code == "file_not_found"
     with pytest.raises(openai.ConflictError):
         fake.batches.cancel(batch.id)
+    for expiry, param in [
+        ({"anchor": "created_at", "seconds": 5}, "output_expires_after.seconds"),
+        ({"anchor": "noon", "seconds": 7200}, "output_expires_after.anchor"),
+        ({"anchor": "created_at", "seconds": "long"}, "output_expires_after.seconds"),
+        (7200, "output_expires_after"),
+    ]:
+        with pytest.raises(openai.BadRequestError) as caught:
+            fake.batches.create(
+                input_file_id=upload(fake, line(1)).id,
+                endpoint=ENDPOINT,
+                completion_window="24h",
+                output_expires_after=expiry,
+            )
+        assert caught.value.param == param
 
 
 def test_rc_26_a_job_of_any_route_is_submitted_and_collected(fake):

@@ -85,6 +85,14 @@ async fn rc_26_a_batch_goes_on_after_kill_9_with_no_line_lost_and_none_twice() {
     assert_eq!(batch["request_counts"], json!({ "total": 300, "completed": 300, "failed": 0 }));
     let lines = lines_of(&boss, &batch["output_file_id"]).await;
     assert_eq!(names(&lines), (0..300).map(|number| format!("line-{number}")).collect());
+    // Tokens of lines that earlier processes had answered are counted, too.
+    let of_lines = |field: &str| -> u64 {
+        lines.iter().map(|line| line["response"]["body"]["usage"][field].as_u64().unwrap()).sum()
+    };
+    let (usage, counted) = (&batch["usage"], (of_lines("prompt_tokens"), of_lines("completion_tokens")));
+    assert!(counted.1 >= 300, "{counted:?}");
+    assert_eq!((usage["input_tokens"].as_u64(), usage["output_tokens"].as_u64()), (Some(counted.0), Some(counted.1)));
+    assert_eq!((&batch["model"], &usage["total_tokens"]), (&json!("alpha"), &json!(counted.0 + counted.1)));
     for line in lines {
         let number = line["custom_id"].as_str().unwrap().strip_prefix("line-").unwrap().to_owned();
         let said = &line["response"]["body"]["choices"][0]["message"]["content"];

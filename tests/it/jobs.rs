@@ -155,6 +155,10 @@ async fn rc_26_a_job_that_runs_at_a_shutdown_waits_and_runs_again() {
     model.worker().await.held().await;
     let running = boss.read(&format!("{JOBS}/{id}")).await;
     assert_eq!((&running["state"], &running["progress"]["model"]), (&json!("running"), &json!("alpha")), "{running}");
+    // Its answer is not streamed; its worker tells how far it is.
+    let progress = &running["progress"];
+    assert_eq!((&progress["unit"], &progress["done"], &progress["tokens"]), (&json!("tokens"), &json!(1), &json!(1)));
+    assert_eq!(progress["preview"], "one", "{progress}");
     // A stream's latest text is shown while it comes.
     let mut streamed = question("alpha", "?");
     streamed["stream"] = json!(true);
@@ -236,6 +240,10 @@ async fn rc_26_jobs_that_fail_keep_their_error_and_what_does_not_fit_is_refused(
     assert_eq!((error.status.as_u16(), error.error_message().as_str()), (400, "this request makes no sense"));
 
     let post = async |body: Value| boss.client().post(JOBS, &body).await;
+    let other = post(order("embeddings", json!({ "model": "held", "input": "?" }))).await;
+    assert_eq!((other.status.as_u16(), other.error_code().as_str()), (400, "unsupported_by_model"), "{other:?}");
+    let typed = post(json!({ "kind": "chat", "body": question("held", "?"), "priority": ["`"] })).await;
+    assert_eq!((typed.status.as_u16(), &typed.json()["error"]["param"]), (400, &json!("priority")), "{typed:?}");
     let missing = post(order("chat", question("nobody", "?"))).await;
     assert_eq!((missing.status.as_u16(), missing.error_code().as_str()), (404, "model_not_found"));
     let large = post(order("chat", question("held", &"x".repeat(30_000)))).await;

@@ -86,6 +86,7 @@ impl LoneWorker {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            draft: None,
             speech: None,
             voices: Default::default(),
             sandbox: SandboxMode::default(),

@@ -38,6 +38,8 @@ pub type LoadSpeech =
 pub struct ModelLoaders {
     /// Models that write text.
     pub decoder: LoadDecoder,
+    /// Models that write drafts beside them.
+    pub draft: LoadDecoder,
     /// Models that turn texts into vectors.
     pub encoder: LoadEncoder,
     /// Models that judge pairs of texts.

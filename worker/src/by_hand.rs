@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use model_boss_protocol::{
-    ByteCount, DeviceId, Generation, Manifest, ManifestError, Source, SpawnToken, TextLimits, WorkerSpec,
+    ByteCount, DeviceId, DraftSpec, Generation, Manifest, ManifestError, Source, SpawnToken, TextLimits, WorkerSpec,
 };
 
 use crate::args::Serve;
@@ -79,6 +79,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         cpu_features: None,
         threads: None,
         speculation: manifest.speculation.unwrap_or_default(),
+        draft: manifest.draft.and_then(|draft| draft.path).map(|source| DraftSpec { source, bytes: ByteCount::ZERO }),
         speech: manifest.speech,
         voices: manifest.voices,
         sandbox: serve.sandbox,

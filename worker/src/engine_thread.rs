@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders, Reranker};
 use crate::cpu_share::StepThreads;
+use crate::draft::{load_draft, with_draft, without_draft};
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
 use crate::hearing::{self, HearJob};
@@ -91,7 +92,7 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
     let served = match worker.spec.category {
         Category::Llm => {
             let (commands, inbox) = mpsc::channel(INBOX);
-            load_engine(worker, load.decoder, text, commands).map(|engine| serve(engine, threads, inbox))
+            load_engine(worker, (load.decoder, load.draft), text, commands).map(|engine| serve(engine, threads, inbox))
         }
         Category::Embedding => {
             let (jobs, inbox) = mpsc::channel(INBOX);
@@ -253,12 +254,13 @@ fn text_side(text: &TextLoading) -> Result<TextSide, LoadFailure> {
 /// Reads weights, and beside them the text side: a large vocabulary takes as long as a small model's weights.
 fn load_engine(
     worker: &WorkerState,
-    load: LoadDecoder,
+    (load, load_drafts): (LoadDecoder, LoadDecoder),
     text: &TextLoading,
     commands: mpsc::Sender<EngineCommand>,
 ) -> Result<TextEngine, LoadFailure> {
     let spec = &worker.spec;
-    let decoder = load(spec, &mut |share| worker.progressed(share))?;
+    let draft = load_draft(spec, load_drafts)?;
+    let decoder = load(&without_draft(spec), &mut |share| worker.progressed(share))?;
     let text = text_side(text)?;
     for warning in text.facts.warnings.iter().chain(&decoder.info().warnings) {
         warn!(model = %spec.model, "{warning}");
@@ -274,6 +276,7 @@ fn load_engine(
     };
     let adapters = decoder.adapter_loader();
     let engine = TextEngine::new(decoder, Arc::clone(&text.vocabulary), settings, Arc::clone(&worker.activity));
+    let engine = with_draft(engine, draft)?;
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
     let places = (engine.monitor(), engine.places());
     let serving = Serving::new(text, engine.info().clone(), places, EngineInbox::Sequences(commands));

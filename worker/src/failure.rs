@@ -39,6 +39,11 @@ impl LoadFailure {
         Self { exit, message: message.into() }
     }
 
+    /// The same failure, about a part that the message names first.
+    pub(crate) fn about(self, part: &str) -> Self {
+        Self { message: format!("{part}: {}", self.message), ..self }
+    }
+
     /// The same of a confined process. A sandbox that lacks something shows itself as an error of the system, and a
     /// person who reads it has to learn that.
     pub(crate) fn within(mut self, sandbox: &SandboxState) -> Self {

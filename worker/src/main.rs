@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         cuda: model_boss_candle::built_for_cuda(),
         load: ModelLoaders {
             decoder: Box::new(load),
+            draft: Box::new(load),
             encoder: Box::new(load_embedder),
             reranker: Box::new(load_reranker),
             towers: Box::new(load_towers),

@@ -185,6 +185,9 @@ fn listen(port: u16) -> Result<std::net::TcpListener, LoadFailure> {
 fn confined(spec: &WorkerSpec) -> Result<SandboxState, LoadFailure> {
     let mut files = AllowedFiles::default();
     allow_model_files(&spec.source, &mut files);
+    if let Some(draft) = &spec.draft {
+        allow_model_files(&draft.source, &mut files);
+    }
     allow_common_files(&mut files);
     // Free memory, the limits of the process's groups, and what the allocator asks before it gives memory back.
     for path in ["/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup", "/proc/sys/vm/overcommit_memory"] {

@@ -24,6 +24,7 @@ use crate::forms::Forms;
 use crate::gate::ShareOrders;
 use crate::gone::engine_gone;
 use crate::hearing::HearJob;
+use crate::meter::{WorkMeter, WorkMeters};
 use crate::metrics::WorkerMetrics;
 use crate::parking::{ParkOrder, RestoreOrder};
 use crate::speaking::Speaking;
@@ -37,6 +38,7 @@ pub(crate) struct WorkerState {
     pub(crate) defaults: RequestDefaults,
     pub(crate) activity: Arc<Activity>,
     pub(crate) metrics: WorkerMetrics,
+    pub(crate) meters: WorkMeters,
     pub(crate) started: Instant,
     /// The instructions of the processor that products use.
     pub(crate) instructions: InstructionSet,
@@ -147,6 +149,7 @@ impl WorkerState {
             defaults,
             activity,
             metrics,
+            meters: WorkMeters::default(),
             started: Instant::now(),
             instructions,
             threads,
@@ -417,7 +420,8 @@ impl Serving {
             return Err(ApiError::new(ErrorCode::UnsupportedByModel, message));
         }
         let (reply, answer) = oneshot::channel();
-        let job = EncodeJob { items: items.into(), form, priority: asked_priority(), reply };
+        let job =
+            EncodeJob { items: items.into(), form, priority: asked_priority(), meter: WorkMeter::current(), reply };
         if jobs.send(job).await.is_err() {
             return Err(engine_gone().await);
         }

@@ -5,6 +5,7 @@
 mod about;
 mod adapters;
 mod by_path;
+mod draft;
 mod engines;
 mod entries;
 mod files;
@@ -30,6 +31,7 @@ mod voices;
 
 pub use adapters::{AdapterContent, AdapterReadError, AdapterSource};
 pub use by_path::{Asker, PathError};
+pub use draft::DraftSource;
 pub use engines::{Engines, ForeignEngine, NoEngine, find_llama_server};
 pub use entries::Catalog;
 pub use live::{CatalogListener, LiveCatalog};

@@ -11,6 +11,7 @@ use model_boss_protocol::{Backend, Category, Manifest, Modality, Residency, Spee
 
 use super::about::About;
 use super::adapters::AdapterSource;
+use super::draft::DraftSource;
 use super::files::ModelFile;
 use crate::voices::voices_of;
 use crate::{fitness, size};
@@ -28,6 +29,8 @@ pub struct Model {
     pub is_absent: bool,
     /// The adapters that the manifest names.
     pub adapters: BTreeMap<String, AdapterSource>,
+    /// The draft model that the manifest names.
+    pub draft: Option<DraftSource>,
     /// The time of the manifest's last change, in seconds since 1970.
     pub created: u64,
     /// The files at the time of reading: changed files make another `Model`.
@@ -72,7 +75,8 @@ impl Model {
             ..self.manifest.clone()
         };
         let size = size::estimate(&manifest, self.description.category, &self.source, &self.files, backend);
-        size::beside(size, &self.adapters)
+        let draft = self.draft.as_ref().filter(|_| backend == Backend::Candle);
+        size::beside(DraftSource::with(draft, size, &manifest), &self.adapters)
     }
 
     /// The reason why the candle worker cannot run the model, by its headers. The first call reads files, so it may

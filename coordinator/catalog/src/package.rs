@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Fields of a manifest that choose a program, an environment or an engine: only an operator may set them.
-const OPERATORS_FIELDS: [&str; 5] = ["adapters", "command", "llamacpp_backend", "recipe", "speech"];
+const OPERATORS_FIELDS: [&str; 6] = ["adapters", "command", "draft", "llamacpp_backend", "recipe", "speech"];
 
 /// A `model.toml` beside its weights, written by an untrusted author. The fields mean what they mean in [`Manifest`].
 #[derive(Deserialize)]
@@ -167,6 +167,7 @@ impl Package {
             max_concurrent: self.max_concurrent,
             threads: self.threads,
             speculation: self.speculation,
+            draft: None,
             residency: self.residency,
             window: self.window,
             block: self.block,

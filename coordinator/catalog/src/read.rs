@@ -12,6 +12,7 @@ use model_boss_hub::is_present;
 use model_boss_protocol::{Backend, Category, Manifest, ManifestError, ModelId};
 
 use super::adapters::{self, AdapterSource};
+use super::draft::DraftSource;
 use super::files::ModelFile;
 use super::folders::Folders;
 use super::kind;
@@ -62,6 +63,7 @@ pub(super) struct ParsedManifest {
     pub(super) source: PathBuf,
     pub(super) files: Vec<ModelFile>,
     pub(super) adapters: BTreeMap<String, AdapterSource>,
+    pub(super) draft: Option<DraftSource>,
     /// The text that determines the revision, together with the files.
     pub(super) text: String,
 }
@@ -92,8 +94,8 @@ pub(super) fn written_by_stranger(
     let path = manifest.source.as_ref().and_then(|source| source.path.as_ref());
     let source = path.map_or_else(|| folder.to_owned(), |path| folder.join(path));
     let files = files::model_files_in(&source, folders);
-    let adapters = BTreeMap::new();
-    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, adapters, text })
+    let (adapters, draft) = (BTreeMap::new(), None);
+    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, adapters, draft, text })
 }
 
 /// Whether the manifest and the model's files are as they were when the model was read.
@@ -104,6 +106,7 @@ pub(super) fn is_unchanged(model: &Model, folders: &mut Folders) -> bool {
     let Some(folder) = folder_of(&model.file) else { return false };
     let source = source_of(&model.manifest, &model.file, &folder, folders);
     adapters::of_manifest(&model.manifest, &folder, folders) == model.adapters
+        && DraftSource::of_manifest(&model.manifest, &folder, folders) == model.draft
         && source.is_some_and(|source| source == model.source && files::model_files_in(&source, folders) == model.files)
 }
 
@@ -142,10 +145,11 @@ pub(super) fn written(
 
     let files = files::model_files_in(&source, folders);
     let adapters = adapters::of_manifest(&manifest, &folder, folders);
+    let draft = DraftSource::of_manifest(&manifest, &folder, folders);
     if let Some(stamp) = stamp {
         folders.stamps.keep(file, stamp);
     }
-    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, adapters, text })
+    Ok(ParsedManifest { manifest, file: file.to_owned(), source, files, adapters, draft, text })
 }
 
 fn is_package(file: &Path) -> bool {
@@ -176,7 +180,8 @@ fn source_of(manifest: &Manifest, file: &Path, folder: &Path, folders: &mut Fold
 impl ParsedManifest {
     /// A number that changes with the text and the files.
     pub(super) fn revision(&self) -> u64 {
-        size::revision(&adapters::text_without(&self.text), &self.files)
+        let files = self.files.iter().chain(self.draft.iter().flat_map(|draft| &draft.files));
+        size::revision(&adapters::text_without(&self.text), files)
     }
 
     /// The model; the earlier one if neither text nor files changed.
@@ -187,6 +192,7 @@ impl ParsedManifest {
                 && before.source == self.source
                 && before.manifest.name == self.manifest.name
                 && before.adapters == self.adapters
+                && before.draft == self.draft
         };
         before.filter(same).map(Arc::clone).unwrap_or_else(|| Arc::new(described(self, revision)))
     }
@@ -194,17 +200,18 @@ impl ParsedManifest {
 
 /// Describes the model; reads the files' headers for its size.
 fn described(written: ParsedManifest, revision: u64) -> Model {
-    let ParsedManifest { manifest, file, source, files, adapters, text } = written;
+    let ParsedManifest { manifest, file, source, files, adapters, draft, text } = written;
     let category = match manifest.category() {
         Category::Llm if manifest.category.is_none() => kind::category_of(&source, &files).unwrap_or(Category::Llm),
         stated => stated,
     };
+    let size = size::estimate(&manifest, category, &source, &files, Backend::Candle);
     let description = ModelDescription {
         id: ModelId::from(manifest.name.as_str()),
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
         category,
         device: manifest.place(),
-        size: size::beside(size::estimate(&manifest, category, &source, &files, Backend::Candle), &adapters),
+        size: size::beside(DraftSource::with(draft.as_ref(), size, &manifest), &adapters),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         // The backend is decided later.
         bulk_waits: false,
@@ -227,6 +234,7 @@ fn described(written: ParsedManifest, revision: u64) -> Model {
         file,
         source,
         adapters,
+        draft,
         created,
         files,
         text,
@@ -268,6 +276,9 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
             line_of_field(text, "command").or_else(|| line_of_field(text, "backend"))
         }
         ManifestError::Source(_) => line_of_field(text, "source").or_else(|| line_of_table(text, "source")),
+        ManifestError::Draft(_) | ManifestError::DraftCategory(_) => {
+            line_of_field(text, "draft").or_else(|| line_of_table(text, "draft"))
+        }
         ManifestError::LlamaArgs(_) => line_of_field(text, "llamacpp_args"),
     }
 }

@@ -196,7 +196,7 @@ fn by_name(name: &str) -> ByteCount {
 
 /// A number that changes when the manifest's text or a file of the model changes: FNV-1a over text, paths, sizes,
 /// times.
-pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
+pub(super) fn revision<'a>(manifest: &str, files: impl IntoIterator<Item = &'a ModelFile>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {

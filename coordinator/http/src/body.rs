@@ -278,19 +278,7 @@ impl OpenBody {
     fn parse<T: DeserializeOwned>(&mut self) -> Result<T, ApiError> {
         let RequestBody { bytes, memory, limits } = &mut self.0;
         json::make_room(bytes, *limits, memory, Admission::AtDoor)?;
-        // Otherwise serde would also accept a list for a struct, field by field.
-        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
-            return Err(ApiError::new(ErrorCode::InvalidRequest, "the body is not a JSON object"));
-        }
-        serde_json::from_slice(bytes).map_err(|error| {
-            let message = format!("the body cannot be read: {error}");
-            let field = message.split('`').nth(1).map(str::to_owned);
-            let refused = ApiError::new(ErrorCode::InvalidRequest, message);
-            match field {
-                Some(field) => refused.with_param(field),
-                None => refused,
-            }
-        })
+        json::read_object(bytes, "the body")
     }
 }
 

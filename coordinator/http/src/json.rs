@@ -4,6 +4,7 @@
 use memchr::memchr2;
 use model_boss_config::JsonLimits;
 use model_boss_protocol::{ApiError, ErrorCode};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::memory::{Admission, HeldMemory, MemoryError};
@@ -33,6 +34,42 @@ impl From<JsonError> for ApiError {
                 Self::new(ErrorCode::InvalidRequest, error.to_string())
             }
         }
+    }
+}
+
+/// Reads an object of JSON, which the error calls `what`. The error names the field that it is about.
+pub fn read_object<T: DeserializeOwned>(text: &[u8], what: &str) -> Result<T, ApiError> {
+    let refused = |why: &str| ApiError::new(ErrorCode::InvalidRequest, format!("{what} {why}"));
+    // Otherwise serde would also accept a list for a struct, field by field.
+    if text.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
+        return Err(refused("is not a JSON object"));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let fault = error.into_inner();
+        match field_of(&path, &fault) {
+            Some(field) if path != "." => refused(&format!("cannot be read: '{field}': {fault}")).with_param(field),
+            Some(field) => refused(&format!("cannot be read: {fault}")).with_param(field),
+            None => refused(&format!("cannot be read: {fault}")),
+        }
+    })?;
+    reader.end().map_err(|error| refused(&format!("cannot be read: {error}")))?;
+    Ok(read)
+}
+
+/// The field that an error is about: the one at the path, or the one in it that is missing or unknown.
+fn field_of(path: &str, fault: &serde_json::Error) -> Option<String> {
+    if !fault.is_data() {
+        return None;
+    }
+    let message = fault.to_string();
+    let named = ["missing field `", "unknown field `"].into_iter().find_map(|start| message.strip_prefix(start));
+    let named = named.and_then(|rest| rest.split('`').next());
+    match (path, named) {
+        (".", named) => named.map(str::to_owned),
+        (path, Some(name)) if path != name && !path.ends_with(&format!(".{name}")) => Some(format!("{path}.{name}")),
+        (path, _) => Some(path.to_owned()),
     }
 }
 
@@ -184,6 +221,42 @@ mod tests {
             Value::Object(fields) => fields.values().map(values).sum(),
             _ => 0,
         }
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only read")]
+    struct Read {
+        name: String,
+        inner: Option<Inner>,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields, expecting = "an object with 'count'")]
+    #[allow(dead_code, reason = "only read")]
+    struct Inner {
+        count: u8,
+    }
+
+    #[test]
+    fn ru_2_an_error_names_the_field_that_it_is_about() {
+        for (text, param, message) in [
+            (r#"{"name": 5}"#, Some("name"), "'name': invalid type: integer `5`"),
+            (r#"{"name": "`x`", "inner": {"count": "`y`"}}"#, Some("inner.count"), "invalid type: string \"`y`\""),
+            (r#"{"name": "a", "inner": {}}"#, Some("inner.count"), "missing field `count`"),
+            (r#"{"name": "a", "inner": {"count": 1, "size": 2}}"#, Some("inner.size"), "unknown field `size`"),
+            (r#"{"name": "a", "inner": 7}"#, Some("inner"), "expected an object with 'count'"),
+            (r#"{}"#, Some("name"), "missing field `name`"),
+            (r#"{"name": "a", "other": 1}"#, Some("other"), "unknown field `other`"),
+            (r#"{"name": "a"} x"#, None, "trailing characters"),
+            (r#"{"name": "a"#, None, "EOF while parsing"),
+            (r#"["a"]"#, None, "the order is not a JSON object"),
+        ] {
+            let error = read_object::<Read>(text.as_bytes(), "the order").unwrap_err();
+            assert_eq!(error.param.as_deref(), param, "{text}: {error:?}");
+            assert!(error.message.contains(message), "{text}: {}", error.message);
+        }
+        assert!(read_object::<Read>(b" {\"name\": \"a\"} ", "the order").is_ok());
     }
 
     proptest! {

@@ -17,9 +17,9 @@ mod upload;
 mod webhook;
 
 pub use batch::{
-    BatchCounts, BatchLineError, BatchOrder, BatchRecord, BatchRules, BatchState, InputLine, KeptLines, LineFault,
-    LineOrder, LineOutcome, LinePlan, LineSpot, MAX_LINE_ERRORS, ValidatedInput, keep_whole_lines, output_line,
-    read_line, scan_input,
+    BatchCounts, BatchLineError, BatchOrder, BatchRecord, BatchRules, BatchState, BatchUsage, InputLine, KeptLines,
+    LineFault, LineOrder, LineOutcome, LinePlan, LineSpot, MAX_LINE_ERRORS, ValidatedInput, keep_whole_lines,
+    output_line, read_line, scan_input,
 };
 pub use digest::BodyDigest;
 pub use files::{DraftFile, JobFolder, KeptKind};

@@ -117,6 +117,9 @@ pub struct JobError {
     pub code: String,
     /// The fault and its remedy.
     pub message: String,
+    /// The field of the request, where the fault is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub param: Option<String>,
 }
 
 /// A job as it is kept.
@@ -344,7 +347,7 @@ fn pause(named: Option<Duration>, tries: u32) -> Duration {
 
 fn late() -> JobError {
     let message = "the job's deadline has passed; submit it again with a later one";
-    JobError { status: 504, code: "deadline_exceeded".to_owned(), message: message.to_owned() }
+    JobError { status: 504, code: "deadline_exceeded".to_owned(), message: message.to_owned(), param: None }
 }
 
 #[cfg(test)]
@@ -372,7 +375,7 @@ pub(crate) mod tests {
     }
 
     fn error(status: u16, code: &str) -> JobError {
-        JobError { status, code: code.to_owned(), message: "?".to_owned() }
+        JobError { status, code: code.to_owned(), message: "?".to_owned(), param: None }
     }
 
     fn refused(status: u16, code: &str, again: Option<u64>, tries: u32) -> JobEvent {

@@ -105,7 +105,7 @@ pub(super) async fn keep_answer(
         Err(BodyFault::Stream(error)) => JobAnswer::Error { error, again: None },
         Err(BodyFault::Broken) => {
             let message = "the answer broke off".to_owned();
-            let error = JobError { status: 502, code: "backend_error".to_owned(), message };
+            let error = JobError { status: 502, code: "backend_error".to_owned(), message, param: None };
             JobAnswer::Error { error, again: None }
         }
     }
@@ -177,16 +177,19 @@ struct WrittenBody {
 struct WrittenFault {
     message: String,
     code: Option<String>,
+    #[serde(default)]
+    param: Option<String>,
 }
 
 /// The error with which a stream ended, if it did.
 fn error_in(tail: &[u8]) -> Option<JobError> {
     let text = String::from_utf8_lossy(tail);
     let last = text.lines().rev().filter_map(|line| line.strip_prefix("data: ")).find(|data| *data != "[DONE]")?;
-    let WrittenBody { error: WrittenFault { message, code } } = serde_json::from_str(last).ok()?;
+    let WrittenBody { error: WrittenFault { message, code, param } } = serde_json::from_str(last).ok()?;
     let code = code.unwrap_or_else(|| "backend_error".to_owned());
     let known = model_boss_protocol::ErrorCode::ALL.iter().find(|known| known.as_str() == code);
-    Some(JobError { status: known.map_or(502, |known| known.status()), code, message: shortened(message) })
+    let status = known.map_or(502, |known| known.status());
+    Some(JobError { status, code, message: shortened(message), param })
 }
 
 async fn refused(status: u16, headers: &HeaderMap, mut body: Body) -> JobAnswer {
@@ -201,12 +204,12 @@ async fn refused(status: u16, headers: &HeaderMap, mut body: Body) -> JobAnswer 
         }
     }
     let written = serde_json::from_slice::<WrittenBody>(&text).ok();
-    let (code, message) = match written {
-        Some(WrittenBody { error: WrittenFault { message, code } }) => (code, message),
-        None => (None, format!("it was answered with status {status}")),
+    let (code, message, param) = match written {
+        Some(WrittenBody { error: WrittenFault { message, code, param } }) => (code, message, param),
+        None => (None, format!("it was answered with status {status}"), None),
     };
     let code = code.unwrap_or_else(|| "backend_error".to_owned());
-    let error = JobError { status, code, message: shortened(message) };
+    let error = JobError { status, code, message: shortened(message), param };
     JobAnswer::Error { error, again: again.map(Duration::from_secs) }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct BatchWish {
     pub(crate) window: Duration,
     pub(crate) window_text: String,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// The time for which the files of answers and errors are kept, where the client sets one.
+    pub(crate) output_keep: Option<Duration>,
 }
 
 impl Jobs {
@@ -42,7 +44,7 @@ impl Jobs {
             let message = format!("{open} batches wait or run, and there may be no more (jobs.open)");
             return Err(ApiError::new(ErrorCode::QueueFull, message).retry_after(Duration::from_secs(60)));
         }
-        let BatchWish { owner, endpoint, input_file, window, window_text, metadata } = wish;
+        let BatchWish { owner, endpoint, input_file, window, window_text, metadata, output_keep } = wish;
         let at = now();
         let order = BatchOrder {
             id: drawn_name("batch_", at).map_err(no_random_numbers)?,
@@ -53,6 +55,7 @@ impl Jobs {
             window,
             window_text,
             metadata,
+            output_keep,
         };
         let record = BatchRecord::accepted(order, at);
         self.journal.commit(vec![put_batch(&record)], vec![delete(BATCH, &record.id)]).await?;

@@ -7,36 +7,26 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use bytes::Bytes;
 use model_boss_jobs::{
-    BatchCounts, BatchRecord, BatchRules, BatchState, FilePurpose, KeptKind, LineOrder, LineOutcome, LinePlan,
-    StoredUpload, ValidatedInput, keep_whole_lines, output_line, read_line, scan_input,
+    BatchCounts, BatchRecord, BatchRules, BatchState, BatchUsage, FilePurpose, KeptKind, LineOrder, LineOutcome,
+    LinePlan, StoredUpload, ValidatedInput, keep_whole_lines, output_line, read_line, scan_input,
 };
-use model_boss_protocol::{ApiError, ErrorSource, Priority};
-use serde_json::value::RawValue;
+use model_boss_protocol::ApiError;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::batch_line::{AGAIN, AnsweredLine, BatchLine, line_id};
 use super::book::{BatchRun, has_work, put_batch, put_upload};
 use super::desk::{Jobs, on_disk};
-use super::gathered::{LONGEST_LINE, gathered};
-use super::inner::{InnerRequest, send};
+use super::gathered::LONGEST_LINE;
 use super::wall::now;
-use crate::scheduling::BackgroundRun;
 
-/// The pause before lines that could not be written are written again, and before a batch is begun again.
-const AGAIN: Duration = Duration::from_millis(500);
-/// The longest pause before a refused line is sent again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The interval of writes to the disk itself: the lines of a lost machine's last moments are answered again.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The time without an answer after which another model's lines are sent beside those that wait.
 const STALLED: Duration = Duration::from_secs(30);
-/// The header of a request's client.
-const CLIENT: &str = "x-client-id";
 
 /// Why a batch's lines are no longer answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +41,13 @@ enum BatchStop {
     Draining,
 }
 
-/// A line with what came of it.
-struct AnsweredLine {
-    text: Vec<u8>,
-    is_error: bool,
-    number: u32,
-}
-
 /// A file to which whole lines are added.
 struct LineFile {
     file: File,
     bytes: u64,
     lines: usize,
+    /// The tokens that its answers count.
+    usage: BatchUsage,
 }
 
 impl LineFile {
@@ -139,6 +124,9 @@ impl Jobs {
         };
         let mut opened = opened;
         counts.send_replace(opened.counts());
+        if let Some(kept) = self.book().batches.get_mut(id) {
+            kept.model = opened.plan.only_model().map(str::to_owned);
+        }
         if has_work(record.state) {
             self.enter_state(id, BatchState::InProgress).await?;
         }
@@ -187,7 +175,7 @@ impl Jobs {
             let mut reopen = |name: &str| {
                 let mut file = folder.append(KeptKind::Upload, name)?;
                 let kept = keep_whole_lines(&mut file, 2 * LONGEST_LINE, |custom_id| plan.done(custom_id))?;
-                io::Result::Ok(LineFile { file, bytes: kept.bytes, lines: kept.lines })
+                io::Result::Ok(LineFile { file, bytes: kept.bytes, lines: kept.lines, usage: kept.usage })
             };
             let (output, errors) = (reopen(&record.output_file)?, reopen(&record.error_file)?);
             folder.sync(KeptKind::Upload)?;
@@ -282,6 +270,9 @@ impl Jobs {
                 sleep(AGAIN).await;
             }
         }
+        for line in answered.iter().filter(|line| !line.is_error) {
+            opened.output.usage.add(line.usage);
+        }
         self.state.well(&self.folder.beside("batches"));
         Ok(())
     }
@@ -297,7 +288,7 @@ impl Jobs {
                     plan.done(custom_id);
                     true
                 })?;
-                (file.bytes, file.lines) = (kept.bytes, kept.lines);
+                (file.bytes, file.lines, file.usage) = (kept.bytes, kept.lines, kept.usage);
             }
             for index in opened.plan.open_by_model() {
                 let Some(spot) = usize::try_from(index).ok().and_then(|index| opened.plan.spot(index)) else {
@@ -332,6 +323,7 @@ impl Jobs {
         let mut uploads = Vec::new();
         if let Some(mut opened) = opened {
             opened.sync().await?;
+            let at = now();
             record.counts = opened.counts();
             (record.has_output, record.has_errors) = (opened.output.lines > 0, opened.errors.lines > 0);
             let names =
@@ -343,8 +335,8 @@ impl Jobs {
                     filename: format!("{id}_{what}.jsonl"),
                     purpose: FilePurpose::BatchOutput,
                     bytes: file.bytes,
-                    created: now(),
-                    expires: None,
+                    created: at,
+                    expires: record.output_keep.map(|seconds| at.after(Duration::from_secs(seconds))),
                 });
             }
         }
@@ -370,7 +362,8 @@ impl Jobs {
 
 impl OpenBatch {
     fn counts(&self) -> BatchCounts {
-        BatchCounts { total: self.plan.total(), completed: self.output.lines, failed: self.errors.lines }
+        let (completed, failed, usage) = (self.output.lines, self.errors.lines, self.output.usage);
+        BatchCounts { total: self.plan.total(), completed, failed, usage }
     }
 
     /// Brings what was written to the disk itself.
@@ -378,105 +371,4 @@ impl OpenBatch {
         let files = [self.output.file.try_clone(), self.errors.file.try_clone()];
         on_disk(move || files.into_iter().try_for_each(|file| file?.sync_data())).await
     }
-}
-
-/// One line that is being answered.
-struct BatchLine {
-    jobs: Arc<Jobs>,
-    record: BatchRecord,
-    input: Arc<File>,
-    rules: Arc<BatchRules>,
-    spot: (u64, u32),
-    number: u32,
-}
-
-/// The result of one request of a line.
-enum LineStep {
-    Done(AnsweredLine),
-    /// There was no room, or a limit was reached.
-    Again(Duration),
-}
-
-impl BatchLine {
-    /// Sends the line until it has an answer.
-    async fn answer(self) -> Result<AnsweredLine, ApiError> {
-        let (offset, length) = self.spot;
-        let input = Arc::clone(&self.input);
-        let text = on_disk(move || {
-            let mut text = vec![0; usize::try_from(length).unwrap_or(0)];
-            input.read_exact_at(&mut text, offset)?;
-            Ok(text)
-        })
-        .await?;
-        let (custom_id, body) = match read_line(&text, &self.rules) {
-            Ok(line) => (line.custom_id, Bytes::copy_from_slice(line.body.get().as_bytes())),
-            Err(fault) => {
-                let message = format!("line {}: {}", self.number.saturating_add(1), fault.message);
-                return Err(ApiError::new(model_boss_protocol::ErrorCode::Internal, message));
-            }
-        };
-        drop(text);
-        let mut tries = 0_u32;
-        let answered = loop {
-            match self.ask(&custom_id, body.clone(), tries).await {
-                LineStep::Done(answered) => break answered,
-                LineStep::Again(pause) => sleep(pause).await,
-            }
-            tries = tries.saturating_add(1);
-        };
-        Ok(answered)
-    }
-
-    async fn ask(&self, custom_id: &str, body: Bytes, tries: u32) -> LineStep {
-        let id = line_id(&self.record.id, self.number);
-        let sender = match self.jobs.keys.sender_of(&self.record.owner) {
-            Ok(sender) => sender,
-            Err(error) => {
-                let outcome = LineOutcome::Unanswered { code: error.code.as_str(), message: &error.message };
-                return LineStep::Done(AnsweredLine {
-                    text: output_line(&id, custom_id, &outcome),
-                    is_error: true,
-                    number: self.number,
-                });
-            }
-        };
-        let client = Some(self.record.owner.client.clone()).filter(|name| name != model_boss_http::peek::ANONYMOUS);
-        let inner = InnerRequest {
-            id: id.clone(),
-            endpoint: self.record.endpoint.clone(),
-            content_type: "application/json".to_owned(),
-            headers: client.map(|client| (CLIENT.to_owned(), client)).into_iter().collect(),
-            body: Body::from(body),
-            sender,
-        };
-        let Some(router) = self.jobs.router.get().cloned() else { return LineStep::Again(AGAIN) };
-        let run = BackgroundRun::new(Some(Priority::LOWEST));
-        let answered = run.scope(Box::pin(async {
-            let response = send(router, inner).await?;
-            Ok::<_, ApiError>(gathered(response).await)
-        }));
-        let (status, again, text) = match answered.await {
-            Ok(answered) => answered,
-            Err(error) => {
-                (error.status(), error.retry_after, error.body(ErrorSource::Coordinator).to_json().into_bytes())
-            }
-        };
-        let crashed = status == 502 && (tries as usize) < self.jobs.settings.crashes;
-        if matches!(status, 429 | 503) || crashed {
-            let pause = again.unwrap_or_else(|| Duration::from_secs(1 << tries.min(6)));
-            return LineStep::Again(pause.clamp(AGAIN, LONGEST_PAUSE));
-        }
-        let body = String::from_utf8(text).ok().and_then(|text| RawValue::from_string(text).ok());
-        let outcome = match &body {
-            Some(body) => LineOutcome::Answered { status, request_id: &id, body },
-            None => LineOutcome::Unanswered { code: "invalid_answer", message: "the answer is not JSON" },
-        };
-        let is_error = body.is_none() || status >= 400;
-        LineStep::Done(AnsweredLine { text: output_line(&id, custom_id, &outcome), is_error, number: self.number })
-    }
-}
-
-/// The id of a line's request.
-fn line_id(batch: &str, number: u32) -> String {
-    format!("batch_req_{}_{number}", batch.strip_prefix("batch_").unwrap_or(batch))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model_boss_jobs::{BatchCounts, BatchRecord, BatchState};
+use model_boss_jobs::{BatchCounts, BatchRecord, BatchState, BatchUsage};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -34,8 +34,12 @@ pub(crate) struct BatchObject {
     expired_at: Option<u64>,
     cancelling_at: Option<u64>,
     cancelled_at: Option<u64>,
+    /// The model, where all lines name the same.
+    model: Option<String>,
     /// The numbers of lines.
     request_counts: BatchNumbers,
+    /// The tokens of the answers so far.
+    usage: BatchTokens,
     /// The client's own notes.
     metadata: Option<BTreeMap<String, String>>,
 }
@@ -65,10 +69,45 @@ struct BatchNumbers {
     failed: usize,
 }
 
+/// The tokens of a batch's answers.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+struct BatchTokens {
+    input_tokens: u64,
+    input_tokens_details: CachedTokens,
+    output_tokens: u64,
+    output_tokens_details: ThoughtTokens,
+    total_tokens: u64,
+}
+
+/// Tokens of prompts that did not have to be evaluated.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+struct CachedTokens {
+    cached_tokens: u64,
+}
+
+/// Tokens of answers that are thoughts.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+struct ThoughtTokens {
+    reasoning_tokens: u64,
+}
+
+impl From<BatchUsage> for BatchTokens {
+    fn from(usage: BatchUsage) -> Self {
+        let BatchUsage { input_tokens, cached_tokens, output_tokens, reasoning_tokens } = usage;
+        Self {
+            input_tokens,
+            input_tokens_details: CachedTokens { cached_tokens },
+            output_tokens,
+            output_tokens_details: ThoughtTokens { reasoning_tokens },
+            total_tokens: input_tokens.saturating_add(output_tokens),
+        }
+    }
+}
+
 impl BatchObject {
     /// The view of a batch. `counts` are those of the run, while there is one.
     pub(super) fn of(batch: &BatchRecord, counts: Option<BatchCounts>) -> Self {
-        let BatchCounts { total, completed, failed } = counts.unwrap_or(batch.counts);
+        let BatchCounts { total, completed, failed, usage } = counts.unwrap_or(batch.counts);
         let faults = batch.errors.iter().map(|error| BatchFault {
             code: error.code.clone(),
             message: error.message.clone(),
@@ -96,7 +135,9 @@ impl BatchObject {
             expired_at: batch.since(BatchState::Expired),
             cancelling_at: batch.since(BatchState::Cancelling),
             cancelled_at: batch.since(BatchState::Cancelled),
+            model: batch.model.clone(),
             request_counts: BatchNumbers { total, completed, failed },
+            usage: usage.into(),
             metadata: Some(batch.metadata.clone()).filter(|metadata| !metadata.is_empty()),
         }
     }

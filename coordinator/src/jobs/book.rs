@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer_file::AnswerMeter;
 use crate::scheduling::RunStage;
+use crate::worker::Worker;
 
 /// The beginning of the names of records, by kind.
 pub(super) const JOB: &str = "job/";
@@ -85,6 +86,14 @@ impl JobBook {
         match &*self.runs.get(id)?.stages.borrow() {
             RunStage::Reading => None,
             RunStage::Queued(request) | RunStage::Answering { request, .. } => Some(*request),
+        }
+    }
+
+    /// The worker that answers a job's request.
+    pub(super) fn worker_of(&self, id: &JobId) -> Option<Arc<Worker>> {
+        match &*self.runs.get(id)?.stages.borrow() {
+            RunStage::Answering { worker, .. } => worker.clone(),
+            RunStage::Reading | RunStage::Queued(_) => None,
         }
     }
 

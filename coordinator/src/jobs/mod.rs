@@ -3,6 +3,7 @@
 //! The rules are in `model-boss-jobs`. Here they meet the disk, the store, the clock and the router.
 
 mod answer_file;
+mod batch_line;
 mod batch_orders;
 mod batch_run;
 mod batch_view;
@@ -14,6 +15,7 @@ mod hooks;
 mod inner;
 mod journal;
 mod open;
+mod progress;
 mod runner;
 mod shown;
 mod upkeep;

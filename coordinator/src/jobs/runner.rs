@@ -81,14 +81,13 @@ impl Jobs {
     async fn ask(&self, record: &JobRecord, tries: u32, job: &JobRun) -> JobEvent {
         let refused = |error: ApiError| JobEvent::Refused {
             again: error.retry_after,
-            error: JobError { status: error.status(), code: error.code.as_str().to_owned(), message: error.message },
+            error: of_api(error),
             tries: tries.saturating_sub(1),
         };
         let sender = match self.keys.sender_of(&record.owner) {
             Ok(sender) => sender,
             Err(error) => {
-                let (status, code) = (error.status(), error.code.as_str().to_owned());
-                return JobEvent::Disowned(JobError { status, code, message: error.message });
+                return JobEvent::Disowned(of_api(error));
             }
         };
         let (folder, name) = (self.folder.clone(), record.id.as_str().to_owned());
@@ -135,6 +134,11 @@ impl Jobs {
             }
         }
     }
+}
+
+fn of_api(error: ApiError) -> JobError {
+    let (status, code) = (error.status(), error.code.as_str().to_owned());
+    JobError { status, code, message: error.message, param: error.param }
 }
 
 fn begin() -> (Arc<BackgroundRun>, JobRun) {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::desk::Jobs;
 use super::inner::may_see;
+use super::progress::progress_of;
 use super::view::{JobObject, JobStatus, ListedJobs, QueueReason};
 use crate::keys::RequestSender;
 
@@ -26,10 +27,14 @@ impl Jobs {
     /// A job that this sender may see, with the reason for which it waits.
     pub(crate) async fn show(&self, sender: &RequestSender, id: &JobId) -> Result<(JobObject, u64), ApiError> {
         let entry = self.get(sender, id)?;
-        let (view, request) = {
+        let (view, request, worker) = {
             let book = self.book();
             let view = JobObject::of(&entry, book.runs.get(id), book.table.before(id));
-            (view.kept_for(self.settings.keep), book.request_of(id))
+            (view.kept_for(self.settings.keep), book.request_of(id), book.worker_of(id))
+        };
+        let worked = match &worker {
+            Some(worker) => progress_of(worker, id).await,
+            None => None,
         };
         let why = match request {
             Some(request) => {
@@ -37,7 +42,7 @@ impl Jobs {
             }
             None => None,
         };
-        Ok((view.waiting(why), entry.revision))
+        Ok((view.waiting(why).worked(worked), entry.revision))
     }
 
     /// A job once it has ended, or as it is when the time is over.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use model_boss_core::{Moment, Scheduler, WaitReason};
 use model_boss_jobs::{JobState, TableEntry, WebhookState, kind_of_endpoint};
-use model_boss_protocol::{Priority, RequestId};
+use model_boss_protocol::{Priority, RequestId, WorkProgress, WorkUnit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -84,11 +84,17 @@ pub(crate) struct JobPlace {
 pub(crate) struct JobProgress {
     /// The model that answers.
     model: Option<String>,
-    /// The pieces of a streamed answer, one for each token in most streams.
+    /// The tokens of the answer so far, where it has any. In a stream these are its pieces, mostly one for each token.
     tokens: u64,
-    /// The bytes of the answer so far.
+    /// The bytes of the answer that have come. An answer that is not streamed comes at its end.
     bytes: u64,
-    /// The latest text of a streamed answer, at most 200 characters.
+    /// The work that is done, in its unit; `null` for a stream, and where the engine does not tell.
+    done: Option<u64>,
+    /// The whole work, where it is known before the end.
+    total: Option<u64>,
+    /// `tokens`, `items` (texts, images or documents), `seconds` of sound, or `steps` of a picture.
+    unit: Option<&'static str>,
+    /// The latest text of the answer, at most 200 characters.
     preview: Option<String>,
 }
 
@@ -112,6 +118,8 @@ pub(crate) struct JobFault {
     status: u16,
     code: String,
     message: String,
+    /// The field of the request, where the fault is one's.
+    param: Option<String>,
 }
 
 /// A webhook and its delivery.
@@ -155,6 +163,9 @@ impl JobObject {
             },
             tokens: run.meter.events.load(Ordering::Relaxed),
             bytes: run.meter.bytes.load(Ordering::Relaxed),
+            done: None,
+            total: None,
+            unit: None,
             preview: run.meter.preview(),
         });
         Self {
@@ -183,6 +194,7 @@ impl JobObject {
                 status: error.status,
                 code: error.code.clone(),
                 message: error.message.clone(),
+                param: error.param.clone(),
             }),
             webhook: record.webhook.as_ref().map(hook),
         }
@@ -198,6 +210,18 @@ impl JobObject {
     pub(crate) fn waiting(mut self, why: Option<QueueReason>) -> Self {
         if let (Some(queue), Some(why)) = (&mut self.queue, why) {
             (queue.reason, queue.message, queue.position) = (why.word, why.message, why.position);
+        }
+        self
+    }
+
+    /// The same view with the progress that its worker tells.
+    pub(crate) fn worked(mut self, worked: Option<WorkProgress>) -> Self {
+        if let (Some(progress), Some(WorkProgress { unit, done, total, text })) = (&mut self.progress, worked) {
+            (progress.done, progress.total, progress.unit) = (Some(done), total, Some(word(unit)));
+            if unit == WorkUnit::Tokens {
+                progress.tokens = done;
+            }
+            progress.preview = progress.preview.take().or(Some(text).filter(|text| !text.is_empty()));
         }
         self
     }
@@ -227,6 +251,15 @@ fn place(entry: &TableEntry, stage: Option<&RunStage>, before: Option<usize>) ->
     let jobs_before = if stage.is_none() { before } else { None };
     let tried_again = entry.rests_until.map(|at| at.seconds());
     JobPlace { jobs_before, position: None, reason, message, tried_again }
+}
+
+const fn word(unit: WorkUnit) -> &'static str {
+    match unit {
+        WorkUnit::Tokens => "tokens",
+        WorkUnit::Items => "items",
+        WorkUnit::Seconds => "seconds",
+        WorkUnit::Steps => "steps",
+    }
 }
 
 fn hook(hook: &WebhookState) -> JobHook {

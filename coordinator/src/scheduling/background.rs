@@ -8,13 +8,16 @@ use model_boss_protocol::{Priority, RequestId};
 use tokio::sync::watch;
 use tokio::task_local;
 
+use super::verdict::Destination;
+use crate::worker::Worker;
+
 task_local! {
     /// The request for which this task works.
     static BACKGROUND: Arc<BackgroundRun>;
 }
 
 /// How far a request has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum RunStage {
     /// It is being read.
     Reading,
@@ -26,6 +29,8 @@ pub(crate) enum RunStage {
         request: RequestId,
         /// The model that answers.
         model: String,
+        /// The worker; `None` for a cloud provider.
+        worker: Option<Arc<Worker>>,
     },
 }
 
@@ -70,8 +75,9 @@ impl BackgroundRun {
         self.stage.send_replace(RunStage::Queued(request));
     }
 
-    pub(super) fn answering(&self, request: RequestId, model: String) {
-        self.stage.send_replace(RunStage::Answering { request, model });
+    pub(super) fn answering(&self, request: RequestId, place: &Destination) {
+        let (model, worker) = (place.served(), place.worker().cloned());
+        self.stage.send_replace(RunStage::Answering { request, model, worker });
     }
 }
 

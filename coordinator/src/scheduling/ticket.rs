@@ -163,7 +163,7 @@ impl Ticket {
             Ok(Ruling::Dispatched(dispatched, recall)) => {
                 self.recall = Some(recall);
                 if let Some(run) = &self.run {
-                    run.answering(self.hold.request, dispatched.place.served());
+                    run.answering(self.hold.request, &dispatched.place);
                 }
                 Ok(Some(dispatched))
             }

@@ -41,6 +41,14 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
+    /// The worker, unless a cloud provider is to answer.
+    pub(crate) fn worker(&self) -> Option<&Arc<Worker>> {
+        match self {
+            Self::Worker { worker, .. } => Some(worker),
+            Self::Cloud { .. } => None,
+        }
+    }
+
     /// The name of the model that serves the request, for messages and headers.
     pub(crate) fn served(&self) -> String {
         match self {

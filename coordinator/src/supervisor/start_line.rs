@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::{Backend, Category, DeviceId, SpawnToken, WorkerSpec};
+use model_boss_protocol::{Backend, Category, DeviceId, DraftSpec, Manifest, SpawnToken, Speculation, WorkerSpec};
 
 use super::order::{SpawnOrder, Tools, template_of};
 
@@ -25,6 +25,15 @@ pub(super) fn parking_program(order: &SpawnOrder, tools: &Tools) -> Option<PathB
 pub(super) fn identity(program: &Path, revision: u64) -> Option<String> {
     let about = program.metadata().ok()?;
     Some(format!("{revision:016x} {} {}.{:09}", about.len(), about.mtime(), about.mtime_nsec()))
+}
+
+/// The draft model, unless drafts are off. Its part of the lease is by the estimate that is in the model's own. The
+/// call reads the headers of its files, so it may block.
+fn draft_of(order: &SpawnOrder, tools: &Tools) -> Option<DraftSpec> {
+    let manifest = &order.model.manifest;
+    let draft = order.model.draft.as_ref().filter(|_| manifest.speculation != Some(Speculation::Off))?;
+    let served = Manifest { context_length: context_of(order, tools), ..manifest.clone() };
+    Some(DraftSpec { source: draft.path.clone(), bytes: draft.bytes(&served) })
 }
 
 /// The start line of a worker on this port, without the identity for parked prefixes.
@@ -61,6 +70,7 @@ pub(super) fn worker_spec(
         cpu_features: tools.settings.cpu_features,
         threads: manifest.threads.and_then(NonZero::new),
         speculation: manifest.speculation.unwrap_or_default(),
+        draft: draft_of(order, tools),
         speech: manifest.speech.clone(),
         voices: manifest.voices.clone(),
         sandbox: tools.settings.sandbox,

@@ -69,6 +69,9 @@ fn rc_28_files_that_are_cut_off_are_refused() {
             let cut = whole[..(whole.len() as f64 * share) as usize].to_vec();
             let refused = decode(cut, &AudioLimits::default()).map(|recording| recording.samples.len());
             assert!(refused.is_err(), "{name} at {share}: {refused:?}");
+            // The format is known, and is not what is wrong.
+            let is_known = !matches!(refused, Err(AudioError::UnknownFormat)) || share == 0.0;
+            assert!(is_known || !name.ends_with("m4a"), "{name} at {share}: {refused:?}");
         }
     }
     // Streams tell no length: what is there is heard.

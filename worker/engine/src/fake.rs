@@ -152,7 +152,8 @@ impl FakeDecoder {
     }
 
     /// The same with a state behind each step, and behind the last whole block of a prompt.
-    pub fn with_states(self) -> Self {
+    pub fn with_states(mut self) -> Self {
+        self.info.state_bytes = 8;
         self.control.with(|state| state.states = Some(BTreeSet::new()));
         self
     }

@@ -1,14 +1,15 @@
 //! The use of a decoder's devices, for observers in other threads.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use model_boss_protocol::DeviceId;
 use serde::Serialize;
 
 /// The use of one device by a decoder: a range of its layers, with their keys and values. Reading it never waits for
-/// a step.
-#[derive(Debug)]
+/// a step. Clones count together.
+#[derive(Clone, Debug)]
 pub struct PlaceUse {
     device: DeviceId,
     layers: Range<usize>,
@@ -16,9 +17,9 @@ pub struct PlaceUse {
     host_bytes: u64,
     kv_bytes_per_token: usize,
     state_bytes: usize,
-    kv_bytes: AtomicU64,
-    received: AtomicU64,
-    received_bytes: AtomicU64,
+    kv_bytes: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
+    received_bytes: Arc<AtomicU64>,
 }
 
 /// A reading of [`PlaceUse`].
@@ -58,9 +59,9 @@ impl PlaceUse {
             host_bytes,
             kv_bytes_per_token,
             state_bytes,
-            kv_bytes: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
+            kv_bytes: Arc::default(),
+            received: Arc::default(),
+            received_bytes: Arc::default(),
         }
     }
 

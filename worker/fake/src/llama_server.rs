@@ -82,6 +82,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         cpu_features: None,
         threads: None,
         speculation: Speculation::default(),
+        draft: None,
         speech: None,
         voices: Default::default(),
         sandbox: SandboxMode::default(),

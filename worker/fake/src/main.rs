@@ -15,6 +15,7 @@ mod rough;
 mod serve;
 mod shapes;
 mod speech;
+mod whole_answer;
 
 use std::collections::BTreeMap;
 use std::io::BufRead;

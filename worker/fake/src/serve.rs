@@ -35,9 +35,13 @@ use crate::llama_server;
 use crate::rough::{answer_badly, answer_raw};
 use crate::shapes::{Body, CompletionRoute, FakeShape, Manner};
 use crate::speech::SpeechBody;
+use crate::whole_answer::WholeAnswers;
 
 /// The largest accepted request body in bytes.
 const BODY_LIMIT: usize = 64 << 20;
+
+/// The beginning of the path of a request's progress.
+const PROGRESS: &str = "/progress/";
 
 /// The state that all connections share.
 struct FakeWorker {
@@ -46,6 +50,7 @@ struct FakeWorker {
     control: Arc<Control>,
     manner: Manner,
     counters: Arc<FakeCounters>,
+    answers: WholeAnswers,
     ready: SetOnce<()>,
     started: Instant,
 }
@@ -142,6 +147,7 @@ pub(crate) async fn serve(
         control,
         manner,
         counters: Arc::default(),
+        answers: WholeAnswers::default(),
         ready: SetOnce::new(),
         started: Instant::now(),
     });
@@ -249,6 +255,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAn
         (&Method::POST, "/v1/audio/speech") => speak(request, &worker).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
         (&Method::POST, "/v1/audio/transcriptions" | "/v1/audio/translations") => hear(request, &worker).await,
+        (&Method::GET, path) if path.starts_with(PROGRESS) => worker.answers.progress(&path[PROGRESS.len()..]),
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
     if let Some(id) = id {
@@ -453,23 +460,18 @@ async fn infer(request: Request<Incoming>, worker: &FakeWorker, route: Completio
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("{}-{number}", worker.spec.generation);
     let shape = FakeShape::new((worker.manner, route), &id, &worker.spec.model, created, &body, prompt_tokens);
-    if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
+    let asked = headers.get(headers::REQUEST_ID).and_then(|id| id.to_str().ok()).unwrap_or_default();
+    if body.stream {
+        streamed(decode, shape, body.wants_usage())
+    } else {
+        worker.answers.make(asked, decode, shape).await
+    }
 }
 
 /// Refuses a field that asks for anything but a plain answer.
 fn refuse_demands_in(body: &[u8]) -> Result<(), ApiError> {
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
     refuse_demands(|name| fields.get(name).map(|value| value.get()))
-}
-
-/// The end of the connection drops this future with the decode, which cancels it.
-async fn at_once(mut decode: Decode, shape: FakeShape) -> CannedAnswer {
-    let mut text = String::new();
-    while let Some(token) = decode.next().await {
-        text.push_str(token);
-    }
-    let (finish, cost) = decode.finish();
-    whole(StatusCode::OK, shape.whole(&text, finish, cost))
 }
 
 fn streamed(mut decode: Decode, shape: FakeShape, with_usage: bool) -> CannedAnswer {

@@ -8,6 +8,8 @@ use model_boss_images::PixelPlanes;
 use model_boss_protocol::Priority;
 use tokio::sync::oneshot;
 
+use crate::meter::WorkMeter;
+
 /// The tokens of a text, or of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TextTokens {
@@ -63,6 +65,8 @@ pub(crate) struct EncodeJob {
     /// The form that is wanted of each text.
     pub(crate) form: EncodedForm,
     pub(crate) priority: Priority,
+    /// Counts the items that are done.
+    pub(crate) meter: Option<Arc<WorkMeter>>,
     pub(crate) reply: oneshot::Sender<Result<Vec<EncodedRows>, EncodeError>>,
 }
 

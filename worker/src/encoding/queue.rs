@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model_boss_engine::{Activity, DecoderError, EngineError};
-use model_boss_protocol::Priority;
+use model_boss_protocol::{Priority, WorkUnit};
 use tokio::sync::mpsc;
 
 use super::job::{EncodeError, EncodeItem, EncodeJob, EncodePart, EncodedRows};
@@ -126,6 +126,7 @@ impl EncodeQueue {
             let Some(pending) = self.pending.get_mut(&part.job) else { continue };
             pending.rows.extend(of_part);
             pending.is_computed = false;
+            pending.count();
             if pending.rows.len() == pending.job.items.len()
                 && let Some(done) = self.pending.remove(&part.job)
             {
@@ -193,6 +194,13 @@ impl PendingJob {
     /// Its priority; that of the most important once it was passed over for long.
     fn rank(&self) -> Priority {
         if self.passed < MOST_PASSED { self.job.priority } else { Priority::HIGHEST }
+    }
+
+    /// Tells those who ask how many items are done.
+    fn count(&self) {
+        if let Some(meter) = &self.job.meter {
+            meter.counted(WorkUnit::Items, self.rows.len() as u64, Some(self.job.items.len() as u64));
+        }
     }
 
     /// Rows of the items that are left, where a text has at least so many.
@@ -277,7 +285,7 @@ mod tests {
             let item = |length: &usize| EncodeItem::Text(TextTokens::from(vec![0; *length]));
             let items: Arc<[EncodeItem]> = lengths.iter().map(item).collect();
             let priority = Priority::new(priority).unwrap();
-            let job = EncodeJob { items, form: EncodedForm::Whole, priority, reply };
+            let job = EncodeJob { items, form: EncodedForm::Whole, priority, meter: None, reply };
             assert!(self.jobs.try_send(job).is_ok());
             answer
         }

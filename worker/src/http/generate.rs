@@ -1,15 +1,19 @@
 //! From work to an answer: passes sequences to the engine, and returns the results as one body or as a stream.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use model_boss_engine::sampling::TokenLogprob;
 use model_boss_engine::{Finished, Reply, SequenceEvent, Work};
+use model_boss_protocol::WorkUnit;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::gone::engine_gone as unanswered;
+use crate::meter::WorkMeter;
 use crate::state::{Serving, WorkerState};
 
 use super::answer::{ApiShape, CallObject, Choice, Envelope, Said, Whole, logprobs};
@@ -81,6 +85,34 @@ struct Collected {
     finished: Option<Finished>,
 }
 
+/// The progress of an answer that is not streamed, for those who ask.
+struct WholeMeter {
+    meter: Option<Arc<WorkMeter>>,
+    /// Per choice: tokens sampled so far.
+    sampled: Vec<usize>,
+}
+
+impl WholeMeter {
+    fn new(choices: usize) -> Self {
+        Self { meter: WorkMeter::current(), sampled: vec![0; choices] }
+    }
+
+    fn count(&mut self, choice: usize, event: &SequenceEvent) {
+        let Some(meter) = &self.meter else { return };
+        let (sampled, text) = match event {
+            SequenceEvent::Text { sampled, text, .. } => (*sampled, text.as_str()),
+            SequenceEvent::Thought { sampled, .. } | SequenceEvent::Call { sampled, .. } => (*sampled, ""),
+            _ => return,
+        };
+        self.sampled[choice] = sampled;
+        meter.counted(WorkUnit::Tokens, self.sampled.iter().sum::<usize>() as u64, None);
+        // The texts of several answers would be mixed.
+        if choice == 0 {
+            meter.wrote(text);
+        }
+    }
+}
+
 async fn whole(
     plan: &AnswerPlan,
     wanted: &[bool],
@@ -90,8 +122,10 @@ async fn whole(
     let shape = &plan.shape;
     let mut choices: Vec<Collected> = wanted.iter().map(|_| Collected::default()).collect();
     let mut left = choices.len();
+    let mut meter = WholeMeter::new(choices.len());
     while left > 0 {
         let Some((index, event)) = events.recv().await else { return Err(unanswered().await.into()) };
+        meter.count(index, &event);
         let choice = &mut choices[index];
         match event {
             SequenceEvent::Evaluating { .. } => {}

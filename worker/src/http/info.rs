@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use model_boss_engine::residency::{Adapted, ExpertTotals, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{EngineTotals, PlaceReport};
 use model_boss_protocol::{
-    ApiError, CpuShare, EngineStats, ErrorCode, HealthQuestion, InstructionSet, KvCacheType, Readiness,
+    ApiError, CpuShare, EngineStats, ErrorCode, HealthQuestion, InstructionSet, KvCacheType, Readiness, WorkProgress,
 };
 use serde::Serialize;
 
@@ -29,6 +29,15 @@ pub(super) async fn health(State(worker): State<Arc<WorkerState>>, RawQuery(quer
     let health = worker.health();
     let status = if health.status == Readiness::Ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health))
+}
+
+/// How far the request with this id has come.
+pub(super) async fn progress(
+    State(worker): State<Arc<WorkerState>>,
+    Path(id): Path<String>,
+) -> Result<Json<WorkProgress>, ErrorAnswer> {
+    let none = || ApiError::new(ErrorCode::NotFound, "no request with this id is being computed");
+    Ok(Json(worker.meters.of(&id).ok_or_else(none)?))
 }
 
 /// Prometheus' text form.

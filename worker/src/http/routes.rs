@@ -83,6 +83,7 @@ fn routes() -> Router<Arc<WorkerState>> {
         .route("/health", get(info::health))
         .route("/stats", get(info::stats))
         .route("/metrics", get(info::metrics))
+        .route("/progress/{id}", get(info::progress))
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
 }
@@ -130,7 +131,8 @@ async fn observe(State(worker): State<Arc<WorkerState>>, request: Request, next:
     let id: Option<HeaderValue> = request.headers().get(headers::REQUEST_ID).cloned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let priority = priority_in(request.headers());
-    let mut response = with_priority(priority, next.run(request)).await;
+    let asked = id.as_ref().and_then(|id| id.to_str().ok());
+    let mut response = worker.meters.measure(asked, with_priority(priority, next.run(request))).await;
     if let Some(id) = id {
         response.headers_mut().insert(HeaderName::from_static(headers::REQUEST_ID), id);
     }

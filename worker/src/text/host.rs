@@ -7,10 +7,11 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use model_boss_engine::text::{Text, TextError};
+use model_boss_engine::text::{Text, TextError, Vocabulary};
 use model_boss_protocol::{SandboxMode, TextLimits, WorkerExit};
 use model_boss_sandbox::{AllowedFiles, ProcessKind, confine};
 use model_boss_weights::is_read_failure;
@@ -20,7 +21,7 @@ use nix::unistd::alarm;
 use super::forks::{self, close_all_but, close_other_than};
 use super::frame::frame;
 use super::limits::{DataInUse, limit, resident};
-use super::message::{TextFacts, TextLoad, TextLoaded};
+use super::message::{TextFacts, TextLoad, TextLoaded, TextPart, TextSource};
 use super::order::OrderStream;
 use super::renderer::{self, RendererWatch};
 use crate::failure::LoadFailure;
@@ -69,6 +70,9 @@ pub(super) fn live(mut control: UnixStream, load: &TextLoad) -> io::Result<()> {
 fn confined(load: &TextLoad) -> Result<(), LoadFailure> {
     let mut files = AllowedFiles::default();
     allow_model_files(load.source.path(), &mut files);
+    if let Some(draft) = &load.draft {
+        allow_model_files(draft, &mut files);
+    }
     allow_common_files(&mut files);
     // No text process touches a device, so the worker's does not matter.
     let exempt = Some("sandbox = \"off\"").filter(|_| load.sandbox == SandboxMode::Off);
@@ -78,13 +82,31 @@ fn confined(load: &TextLoad) -> Result<(), LoadFailure> {
 
 fn text_of(load: &TextLoad) -> Result<Text, LoadFailure> {
     model_boss_engine::text::keep_to_one_thread();
+    let drafted = load.draft.as_ref().map(|path| vocabulary_of_draft(path, load.limits)).transpose()?;
     let source = &load.source;
     let loaded = on_a_stack(load.limits, move || source.load());
     let loaded = loaded.map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
-    loaded.map_err(|error: TextError| {
-        let exit = if is_read_failure(&error) { WorkerExit::ReadFailed } else { WorkerExit::BadModel };
-        LoadFailure::new(exit, &error)
-    })
+    let text = loaded.map_err(|error| unreadable(&error))?;
+    if let Some(other) = drafted
+        && let Some(why) = text.vocabulary.differs_from(&other)
+    {
+        let message = format!("the draft model's vocabulary is another one: {why}");
+        return Err(LoadFailure::message(WorkerExit::BadModel, message));
+    }
+    Ok(text)
+}
+
+fn unreadable(error: &TextError) -> LoadFailure {
+    let exit = if is_read_failure(error) { WorkerExit::ReadFailed } else { WorkerExit::BadModel };
+    LoadFailure::new(exit, error)
+}
+
+/// The vocabulary in the files of a draft model.
+fn vocabulary_of_draft(path: &Path, limits: TextLimits) -> Result<Vocabulary, LoadFailure> {
+    let source = TextSource::Model { path: path.to_owned(), part: TextPart::Whole, template: None };
+    let loaded = on_a_stack(limits, move || source.load().map(|text| text.vocabulary));
+    let loaded = loaded.map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
+    loaded.map_err(|error| unreadable(&error).about("the draft model"))
 }
 
 /// Runs something on a thread whose stack is as large as the limits say.

@@ -18,6 +18,8 @@ pub(crate) struct TextLoad {
     pub(crate) source: TextSource,
     pub(crate) limits: TextLimits,
     pub(crate) sandbox: SandboxMode,
+    /// The files of a draft model, whose vocabulary has to be the same.
+    pub(crate) draft: Option<PathBuf>,
 }
 
 impl TextLoad {
@@ -29,12 +31,13 @@ impl TextLoad {
             _ => TextPart::Whole,
         };
         let source = TextSource::Model { path: spec.source.clone(), part, template: spec.chat_template.clone() };
-        Self { source, limits: spec.text, sandbox: spec.sandbox }
+        let draft = spec.draft.as_ref().map(|draft| draft.source.clone());
+        Self { source, limits: spec.text, sandbox: spec.sandbox, draft }
     }
 
     /// The text side of a command line.
     pub(crate) fn by_hand(source: TextSource) -> Self {
-        Self { source, limits: TextLimits::default(), sandbox: SandboxMode::default() }
+        Self { source, limits: TextLimits::default(), sandbox: SandboxMode::default(), draft: None }
     }
 }
 

@@ -201,8 +201,8 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Par
         let name = PartName::of(&file).filter(|_| path.is_file()).map_or(&*name, |part| part.stem).to_owned();
         let manifest = Manifest { name, source: Some(Source::at(&path)), ..Manifest::default() };
         let files = files::model_files_in(&path, folders);
-        let (adapters, text) = (BTreeMap::new(), String::new());
-        ParsedManifest { manifest, file: path.clone(), source: path, files, adapters, text }
+        let (adapters, draft, text) = (BTreeMap::new(), None, String::new());
+        ParsedManifest { manifest, file: path.clone(), source: path, files, adapters, draft, text }
     };
     admit(&written.source, roots)?;
     for file in &written.files {

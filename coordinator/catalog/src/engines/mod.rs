@@ -114,6 +114,12 @@ pub enum NoEngine {
          own option (llamacpp_args = \"--draft-max N\", or the command line)"
     )]
     Speculation(&'static str),
+    /// Only our own worker has a draft model.
+    #[error(
+        "'draft' is for our own worker, and this model's backend is \"{0}\"; leave it out, and set the program's own \
+         option (llamacpp_args = \"--model-draft FILE\", or the command line)"
+    )]
+    Draft(&'static str),
     /// The manifest gives neither a command nor a template's name.
     #[error("its manifest names no 'command' to run it with")]
     Command,
@@ -171,6 +177,9 @@ impl Engines {
         }
         if model.manifest.speculation.is_some() && runs_a_program {
             return Err(NoEngine::Speculation(backend.as_str()));
+        }
+        if model.manifest.draft.is_some() && runs_a_program {
+            return Err(NoEngine::Draft(backend.as_str()));
         }
         match backend {
             Backend::Fake | Backend::Speech => Ok(()),

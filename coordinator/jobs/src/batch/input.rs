@@ -32,6 +32,8 @@ pub struct LinePlan {
     /// The lines by a digest of their `custom_id`, which differ: a line whose digest another one has is refused.
     by_id: HashMap<u64, u32>,
     digests: RandomState,
+    /// The model, if all lines name the same.
+    only_model: Option<String>,
 }
 
 /// The result of a check of a file.
@@ -47,6 +49,11 @@ impl LinePlan {
     /// The number of lines.
     pub fn total(&self) -> usize {
         self.spots.len()
+    }
+
+    /// The model, if all lines name the same.
+    pub fn only_model(&self) -> Option<&str> {
+        self.only_model.as_deref()
     }
 
     /// A line.
@@ -146,6 +153,9 @@ pub fn scan_input(mut input: impl BufRead, rules: &BatchRules) -> io::Result<Val
         let message = "the file has no lines; each line is a request".to_owned();
         errors.push(BatchLineError { line: None, ..error(0, LineFault { code: "empty_file", message, param: None }) });
     }
+    if models.len() == 1 {
+        plan.only_model = models.into_keys().next().filter(|model| !model.is_empty());
+    }
     Ok(if errors.is_empty() { ValidatedInput::Good(plan) } else { ValidatedInput::Bad(errors) })
 }
 
@@ -192,7 +202,9 @@ mod tests {
         assert_eq!(plan.open_by_model().into_iter().map(|index| at(&plan, index)).collect::<Vec<_>>(), ["1", "3", "2"]);
         assert!(plan.done("3") && !plan.done("3") && !plan.done("4"));
         assert_eq!(plan.open_by_model(), [0, 1]);
-        assert_eq!(plan.total(), 3);
+        assert_eq!((plan.total(), plan.only_model()), (3, None));
+        let ValidatedInput::Good(plan) = scan(&line("1", "a")) else { panic!("one line") };
+        assert_eq!(plan.only_model(), Some("a"));
     }
 
     #[test]
@@ -220,6 +232,16 @@ mod tests {
             assert_eq!(errors(&text), [(code.to_owned(), Some(2))], "{text}");
         }
         assert_eq!(errors(&format!("{good}\n{good}")), [("duplicate_custom_id".to_owned(), Some(2))]);
+        for (text, param, message) in [
+            (good.replace("\"1\"", "5"), Some("custom_id"), "'custom_id': invalid type: integer `5`"),
+            (good.replace("\"POST\"", "true"), Some("method"), "'method': invalid type: boolean `true`"),
+            ("[]".to_owned(), None, "the line is not a JSON object"),
+            (format!("{good} {{}}"), None, "trailing characters"),
+        ] {
+            let ValidatedInput::Bad(errors) = scan(&text) else { panic!("{text}") };
+            assert_eq!(errors[0].param.as_deref(), param, "{text}");
+            assert!(errors[0].message.contains(message), "{text}: {}", errors[0].message);
+        }
         let many: String = (0..11).map(|n| line(&n.to_string(), "a") + "\n").collect();
         assert_eq!(errors(&many), [("too_many_lines".to_owned(), Some(11))]);
         let long = format!("{good}\n{}", " ".repeat(1_000_000));

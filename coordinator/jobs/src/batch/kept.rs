@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::usage::BatchUsage;
 
 /// The lines of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,28 +15,41 @@ pub struct KeptLines {
     pub lines: usize,
     /// The bytes of the whole lines, which is the file's size now.
     pub bytes: u64,
+    /// The tokens that their answers count.
+    pub usage: BatchUsage,
 }
 
-/// The name of a line.
+/// The name of a line, and what its answer counts.
 #[derive(Deserialize)]
-struct NamedLine {
+struct NamedLine<'a> {
     custom_id: String,
+    #[serde(default, borrow)]
+    response: Option<LineResponse<'a>>,
+}
+
+#[derive(Deserialize)]
+struct LineResponse<'a> {
+    #[serde(borrow)]
+    body: &'a RawValue,
 }
 
 /// Reads the whole lines of a file, cuts off what follows them, and leaves the file at its end. `keep` gets the
 /// `custom_id` of each line, and says whether it is the first of that name; a repeated line ends what is kept.
 pub fn keep_whole_lines(file: &mut File, longest: usize, mut keep: impl FnMut(&str) -> bool) -> io::Result<KeptLines> {
     file.seek(SeekFrom::Start(0))?;
-    let mut kept = KeptLines { lines: 0, bytes: 0 };
+    let mut kept = KeptLines { lines: 0, bytes: 0, usage: BatchUsage::default() };
     let mut input = BufReader::new(&mut *file);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = input.by_ref().take(longest.saturating_add(1) as u64).read_until(b'\n', &mut line)?;
         let Some(whole) = line.strip_suffix(b"\n") else { break };
-        let Ok(named) = serde_json::from_slice::<NamedLine>(whole) else { break };
+        let Ok(named) = serde_json::from_slice::<NamedLine<'_>>(whole) else { break };
         if !keep(&named.custom_id) {
             break;
+        }
+        if let Some(response) = named.response {
+            kept.usage.add(BatchUsage::of_answer(response.body.get()));
         }
         kept.lines = kept.lines.saturating_add(1);
         kept.bytes = kept.bytes.saturating_add(read as u64);
@@ -67,7 +83,7 @@ mod tests {
                 ids.push(id.to_owned());
                 true
             });
-            assert_eq!(kept.unwrap(), KeptLines { lines: 2, bytes: whole.len() as u64 });
+            assert_eq!(kept.unwrap(), KeptLines { lines: 2, bytes: whole.len() as u64, usage: BatchUsage::default() });
             assert_eq!(ids, ["1", "2"]);
             file.write_all(&line("5")).unwrap();
             file.rewind().unwrap();

@@ -63,8 +63,18 @@ pub fn read_line<'a>(line: &'a [u8], rules: &BatchRules) -> Result<InputLine<'a>
     let fault = |code, message: String, param| LineFault { code, message, param };
     let text = std::str::from_utf8(line)
         .map_err(|error| fault("invalid_json_line", format!("the line is not UTF-8: {error}"), None))?;
-    let WrittenLine { custom_id, method, url, body } = serde_json::from_str(text)
-        .map_err(|error| fault("invalid_json_line", format!("the line cannot be read: {error}"), None))?;
+    if !text.trim_start().starts_with('{') {
+        return Err(fault("invalid_json_line", "the line is not a JSON object".to_owned(), None));
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let read = serde_path_to_error::deserialize(&mut reader);
+    let WrittenLine { custom_id, method, url, body } = read.map_err(|error| {
+        let path = error.path().to_string();
+        let field = ["custom_id", "method", "url", "body"].into_iter().find(|field| path == *field);
+        let of_field = field.map(|field| format!("'{field}': ")).unwrap_or_default();
+        fault("invalid_json_line", format!("the line cannot be read: {of_field}{}", error.into_inner()), field)
+    })?;
+    reader.end().map_err(|error| fault("invalid_json_line", format!("the line cannot be read: {error}"), None))?;
     let missing = |name: &'static str| fault("missing_required_parameter", format!("'{name}' is missing"), Some(name));
     let custom_id = custom_id.filter(|id| !id.is_empty()).ok_or_else(|| missing("custom_id"))?;
     if custom_id.len() > MAX_CUSTOM_ID {

@@ -6,6 +6,7 @@ mod line;
 mod line_order;
 mod output;
 mod record;
+mod usage;
 
 pub use input::{LinePlan, LineSpot, ValidatedInput, scan_input};
 pub use kept::{KeptLines, keep_whole_lines};
@@ -13,3 +14,4 @@ pub use line::{BatchRules, InputLine, LineFault, read_line};
 pub use line_order::LineOrder;
 pub use output::{LineOutcome, output_line};
 pub use record::{BatchCounts, BatchLineError, BatchOrder, BatchRecord, BatchState, MAX_LINE_ERRORS};
+pub use usage::BatchUsage;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::usage::BatchUsage;
 use crate::record::JobOwner;
 use crate::time::WallTime;
 
@@ -76,6 +77,9 @@ pub struct BatchCounts {
     pub completed: usize,
     /// Lines with an error.
     pub failed: usize,
+    /// The tokens of the answers.
+    #[serde(default)]
+    pub usage: BatchUsage,
 }
 
 /// A wish for a batch.
@@ -97,6 +101,8 @@ pub struct BatchOrder {
     pub window_text: String,
     /// The client's own notes.
     pub metadata: BTreeMap<String, String>,
+    /// The time for which its files of answers and errors are kept, where the client set one.
+    pub output_keep: Option<Duration>,
 }
 
 /// A batch as it is kept. The numbers of answered lines are those of its files, and are kept only at its end.
@@ -119,6 +125,12 @@ pub struct BatchRecord {
     /// The client's own notes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
+    /// The seconds for which its files of answers and errors are kept, where the client set them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_keep: Option<u64>,
+    /// The model, where all lines name the same; known once they were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// The state.
     pub state: BatchState,
     /// The faults of the file.
@@ -144,7 +156,8 @@ pub struct BatchRecord {
 impl BatchRecord {
     /// A batch that was just accepted.
     pub fn accepted(order: BatchOrder, now: WallTime) -> Self {
-        let BatchOrder { id, owner, endpoint, input_file, output_files, window, window_text, metadata } = order;
+        let BatchOrder { id, owner, endpoint, input_file, output_files, window, window_text, metadata, output_keep } =
+            order;
         Self {
             id,
             owner,
@@ -154,6 +167,8 @@ impl BatchRecord {
             error_file: output_files.1,
             window: window_text,
             metadata,
+            output_keep: output_keep.map(|keep| keep.as_secs()),
+            model: None,
             state: BatchState::Validating,
             errors: Vec::new(),
             counts: BatchCounts::default(),
@@ -207,6 +222,7 @@ mod tests {
             window: Duration::from_secs(60),
             window_text: "1m".to_owned(),
             metadata: BTreeMap::new(),
+            output_keep: None,
         };
         let goes = |states: &[BatchState]| {
             let mut batch = BatchRecord::accepted(order.clone(), WallTime(1_000));

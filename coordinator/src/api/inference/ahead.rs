@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use model_boss_core::Target;
+use model_boss_core::{ModelDescription, Target};
 use model_boss_http::path::unknown_model;
 use model_boss_http::peek::{Peeked, peek};
-use model_boss_protocol::ApiError;
+use model_boss_protocol::{ApiError, ErrorCode};
 
+use super::meant::categories_of;
 use super::openai::understood;
 use crate::api::context::Context;
 
@@ -30,15 +31,35 @@ pub(crate) fn check_names(context: &Context, path: &str, peeked: Peeked) -> Resu
     let (_, resolved) = understood(context, peeked)?;
     let first = &resolved.ladder().first.target;
     if let Target::Local(id) = first
-        // A model by its path is found when it is loaded.
+        // Another rung may answer.
         && resolved.ladder().rest.is_empty()
-        && !id.as_str().starts_with(['/', '.', '~'])
-        && context.catalog.current().find(id.as_str()).is_none()
     {
-        return Err(unknown_model(id.as_str()));
+        let catalog = context.catalog.current();
+        match catalog.find(id.as_str()) {
+            Some(model) => suits(path, &model.description)?,
+            // A model by its path is found when it is loaded.
+            None if id.as_str().starts_with(['/', '.', '~']) => {}
+            None => return Err(unknown_model(id.as_str())),
+        }
     }
     Ok(Some(match first {
         Target::Local(id) => id.as_str().to_owned(),
         cloud @ Target::Cloud { .. } => format!("{cloud:?}"),
     }))
+}
+
+/// Refuses a model that does not answer the route.
+fn suits(path: &str, model: &ModelDescription) -> Result<(), ApiError> {
+    let wanted = categories_of(path);
+    if wanted.is_empty() || wanted.contains(&model.category) {
+        return Ok(());
+    }
+    let needs: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+    let message = format!(
+        "model '{}' is of category {} and cannot do what this route needs ({})",
+        model.id,
+        model.category,
+        needs.join(" or ")
+    );
+    Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
 }

@@ -1,12 +1,21 @@
 //! The model that a request means where it names none, and the categories of models.
 
 use model_boss_core::Target;
+use model_boss_http::peek::Peeked;
 use model_boss_protocol::{ApiError, Category, ErrorCode};
 
 use crate::api::context::Context;
 
 /// The name of the model that requests without a name are for.
 pub(super) const DEFAULT_MODEL: &str = "default";
+
+/// Names the model of a request that names none, where its route allows that: the only one of this category.
+pub(super) fn name_model(context: &Context, peeked: &mut Peeked, only: Option<Category>) -> Result<(), ApiError> {
+    if let Some(category) = only.filter(|_| peeked.model.is_none() && peeked.task.is_none()) {
+        peeked.model = only_model(context, category)?;
+    }
+    Ok(())
+}
 
 /// The model of a request that names none, where its API has no names: the only one of its category, unless one is the
 /// default.
@@ -21,6 +30,19 @@ pub(super) fn only_model(context: &Context, category: Category) -> Result<Option
             Err(ApiError::invalid("model", message))
         }
         _ => Ok(None),
+    }
+}
+
+/// The categories whose models answer a route of jobs; empty for a route that every model answers.
+pub(super) fn categories_of(path: &str) -> &'static [Category] {
+    match path {
+        "/v1/chat/completions" | "/v1/completions" | "/v1/responses" | "/v1/messages" => &[Category::Llm],
+        "/v1/embeddings" => &[Category::Embedding, Category::Vision],
+        "/v1/rerank" | "/v1/score" => &[Category::Reranking],
+        "/v1/classify" => &[Category::Reranking, Category::Vision],
+        "/v1/audio/speech" => &[Category::Tts],
+        "/v1/audio/transcriptions" | "/v1/audio/translations" => &[Category::Transcription],
+        _ => &[],
     }
 }
 

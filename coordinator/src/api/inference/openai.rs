@@ -27,7 +27,7 @@ use super::answer::{Answer, Content, obtain};
 use super::answer_form::{AnswerForm, speech_form};
 use super::forward::{CloudAccess, Forward, ModelInBody};
 use super::marks::{Marks, piece_headers};
-use super::meant::{is_of, is_passed_to, only_model, own_category};
+use super::meant::{is_of, is_passed_to, name_model, own_category};
 use super::reshape::PassedShape;
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
@@ -185,7 +185,7 @@ async fn infer_shapes(
     let Call { context, request, .. } = call;
     let (looking, head) = (Arc::clone(&context), request.into_parts().0);
     let look = move |body: OpenBody| match is_form {
-        true => look_at_form(&looking, body, &head),
+        true => look_at_form(&looking, body, &head, only),
         false => look(&looking, body, &head, only),
     };
     let UnderstoodBody { peeked, body, parts, mut resolved, model_in_body } = body.open(look).await?;
@@ -362,9 +362,7 @@ fn look(
 ) -> Result<UnderstoodBody, ApiError> {
     let mut peeked = peek(body.bytes(), head, body.limits())?;
     let given = peeked.model.is_some();
-    if let Some(category) = only.filter(|_| !given && peeked.task.is_none()) {
-        peeked.model = only_model(context, category)?;
-    }
+    name_model(context, &mut peeked, only)?;
     let (peeked, resolved) = understood(context, peeked)?;
     // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
@@ -387,8 +385,14 @@ fn look(
 }
 
 /// The same of a form, whose file is not copied.
-fn look_at_form(context: &Context, body: OpenBody, head: &Parts) -> Result<UnderstoodBody, ApiError> {
-    let (peeked, mut form) = FormBody::read(body.bytes(), head, body.limits())?;
+fn look_at_form(
+    context: &Context,
+    body: OpenBody,
+    head: &Parts,
+    only: Option<Category>,
+) -> Result<UnderstoodBody, ApiError> {
+    let (mut peeked, mut form) = FormBody::read(body.bytes(), head, body.limits())?;
+    name_model(context, &mut peeked, only)?;
     let (peeked, resolved) = understood(context, peeked)?;
     if let Some(defaults) = resolved.params() {
         form.add_defaults(defaults);

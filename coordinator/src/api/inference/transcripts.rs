@@ -8,10 +8,10 @@ use crate::api::route::Call;
 
 /// `POST /v1/audio/transcriptions`.
 pub(crate) async fn transcriptions(call: Call) -> Result<Response, ApiError> {
-    infer(call, InferenceRoute::at("/v1/audio/transcriptions", Category::Transcription).form()).await
+    infer(call, InferenceRoute::at("/v1/audio/transcriptions", Category::Transcription).form().unnamed()).await
 }
 
 /// `POST /v1/audio/translations`: in English.
 pub(crate) async fn translations(call: Call) -> Result<Response, ApiError> {
-    infer(call, InferenceRoute::at("/v1/audio/translations", Category::Transcription).form()).await
+    infer(call, InferenceRoute::at("/v1/audio/translations", Category::Transcription).form().unnamed()).await
 }

@@ -9,6 +9,7 @@ use model_boss_protocol::{ApiError, parse_span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::files::KEPT_SECONDS;
 use super::page::PageQuery;
 use super::path::{NamedPath, opened};
 use crate::api::route::Call;
@@ -42,6 +43,19 @@ pub(crate) struct BatchBody {
     /// The client's own notes.
     #[serde(default)]
     metadata: Option<BTreeMap<String, String>>,
+    /// The time for which the files of answers and errors are kept; without it they are kept as all files are.
+    #[serde(default)]
+    output_expires_after: Option<OutputExpiry>,
+}
+
+/// The end of an output file's life.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with 'anchor' and 'seconds'")]
+struct OutputExpiry {
+    /// Always `created_at`: the time at which the file was written.
+    anchor: String,
+    /// From one hour to 30 days.
+    seconds: u64,
 }
 
 fn day() -> String {
@@ -63,7 +77,7 @@ pub(crate) struct ListedBatches {
 pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
     let mut call = opened(call).await;
     let body: BatchBody = call.body().await?.parse().await?;
-    let BatchBody { input_file_id, endpoint, completion_window, metadata } = body;
+    let BatchBody { input_file_id, endpoint, completion_window, metadata, output_expires_after } = body;
     let endpoint = endpoint.strip_prefix("/api/v1/").map_or_else(|| endpoint.clone(), |rest| format!("/v1/{rest}"));
     let described = call.description.get();
     if endpoint.starts_with(SOUND) {
@@ -89,10 +103,23 @@ pub(crate) async fn create(call: Call) -> Result<Response, ApiError> {
         );
         return Err(ApiError::invalid("metadata", message));
     }
+    let output_keep = output_expires_after.map(|expiry| kept_output(&expiry)).transpose()?;
     let owner = owner_of(&call.identity, call.client()?.as_str());
-    let wish =
-        BatchWish { owner, endpoint, input_file: input_file_id, window, window_text: completion_window, metadata };
+    let (input_file, window_text) = (input_file_id, completion_window);
+    let wish = BatchWish { owner, endpoint, input_file, window, window_text, metadata, output_keep };
     json(&call.context.jobs.accept_batch(&call.identity, wish).await?)
+}
+
+fn kept_output(expiry: &OutputExpiry) -> Result<Duration, ApiError> {
+    if expiry.anchor != "created_at" {
+        return Err(ApiError::invalid("output_expires_after.anchor", "'anchor' must be created_at"));
+    }
+    if !KEPT_SECONDS.contains(&expiry.seconds) {
+        let message =
+            format!("'seconds' must be a whole number from {} to {}", KEPT_SECONDS.start(), KEPT_SECONDS.end());
+        return Err(ApiError::invalid("output_expires_after.seconds", message));
+    }
+    Ok(Duration::from_secs(expiry.seconds))
 }
 
 /// `GET /v1/batches`.

@@ -1,5 +1,6 @@
 //! `/v1/files`, as OpenAI's API has them: uploads are written to the disk while they arrive.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,9 +35,8 @@ const LONGEST_NAME: usize = 255;
 const AROUND: u64 = 64 << 10;
 /// The bytes that are written at once.
 const PIECE: usize = 256 << 10;
-/// The shortest and the longest time for which a file may be kept, in seconds.
-const SHORTEST_KEPT: u64 = 3_600;
-const LONGEST_KEPT: u64 = 30 * 86_400;
+/// The time for which a client may have a file kept, in seconds.
+pub(super) const KEPT_SECONDS: RangeInclusive<u64> = 3_600..=30 * 86_400;
 
 /// The parts of an upload.
 #[derive(JsonSchema)]
@@ -202,9 +202,10 @@ fn purpose(text: &str) -> Result<FilePurpose, ApiError> {
 }
 
 fn kept(text: &str) -> Result<Duration, ApiError> {
-    let seconds = text.trim().parse().ok().filter(|seconds| (SHORTEST_KEPT..=LONGEST_KEPT).contains(seconds));
+    let seconds = text.trim().parse().ok().filter(|seconds| KEPT_SECONDS.contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| {
-        let message = format!("'seconds' must be a whole number from {SHORTEST_KEPT} to {LONGEST_KEPT}");
+        let message =
+            format!("'seconds' must be a whole number from {} to {}", KEPT_SECONDS.start(), KEPT_SECONDS.end());
         ApiError::invalid("expires_after", message)
     })
 }

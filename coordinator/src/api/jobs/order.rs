@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Uri};
+use model_boss_http::json::read_object;
 use model_boss_http::path::{parameter, parameters};
 use model_boss_http::peek::OWN_HEADERS;
 use model_boss_jobs::{BodyDigest, DraftFile, HookTarget, HookUrlError, JobId, JobOrder, KINDS, KeptKind, WallTime};
@@ -151,13 +152,7 @@ pub(super) async fn accept(call: &mut Call) -> Result<JobId, ApiError> {
 }
 
 fn read_order(bytes: &bytes::Bytes) -> Result<JobBody, ApiError> {
-    let read: JobBody = serde_json::from_slice(bytes).map_err(|error| {
-        let message = format!("the order cannot be read: {error}");
-        match message.split('`').nth(1).map(str::to_owned) {
-            Some(field) => ApiError::invalid(field, message),
-            None => ApiError::new(ErrorCode::InvalidRequest, message),
-        }
-    })?;
+    let read: JobBody = read_object(bytes, "the order")?;
     if !read.body.get().starts_with('{') {
         return Err(ApiError::invalid("body", "'body' must be an object, as the route takes it"));
     }

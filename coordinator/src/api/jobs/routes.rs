@@ -99,7 +99,8 @@ async fn result(jobs: &Jobs, reader: &RequestSender, headers: &HeaderMap, id: &J
         (JobState::Failed, _, Some(error)) => {
             let code = ErrorCode::ALL.iter().find(|code| code.as_str() == error.code).copied();
             let code = code.unwrap_or(ErrorCode::BackendError);
-            Err(ApiError::new(code, error.message).with_status(error.status))
+            let answered = ApiError::new(code, error.message).with_status(error.status);
+            Err(ApiError { param: error.param, ..answered })
         }
         (JobState::Cancelled, ..) => {
             Err(ApiError::new(ErrorCode::RequestCancelled, format!("{id} was cancelled, and has no result")))

@@ -27,7 +27,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 25] = [
+const BENCHES: [(&str, &str); 26] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -75,6 +75,10 @@ const BENCHES: [(&str, &str); 25] = [
     ),
     ("parking", "the first token of a conversation whose model left memory for another: parked, and computed again"),
     (
+        "speculation",
+        "answers without drafts, with drafts looked up, and with a draft model: beside llama-server where it is installed",
+    ),
+    (
         "agents",
         "eight conversations of fifty turns at once, each a call of a tool: beside llama-server where it is installed",
     ),
@@ -105,6 +109,9 @@ async fn main() -> ExitCode {
         Some("swap") => return serving::run(serving::Part::Swap, std::env::args().skip(2), &processor()).await,
         Some("prefix") => return serving::run(serving::Part::Prefix, std::env::args().skip(2), &processor()).await,
         Some("parking") => return serving::run(serving::Part::Parking, std::env::args().skip(2), &processor()).await,
+        Some("speculation") => {
+            return serving::run(serving::Part::Speculation, std::env::args().skip(2), &processor()).await;
+        }
         Some("agents") => return serving::run(serving::Part::Agents, std::env::args().skip(2), &processor()).await,
         Some("schema") => return serving::run(serving::Part::Schema, std::env::args().skip(2), &processor()).await,
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,

@@ -11,6 +11,7 @@ use symphonia::core::io::MediaSourceStream;
 use symphonia::core::meta::MetadataOptions;
 
 use super::error::{AudioError, Seconds};
+use super::large_wave::make_plain;
 use super::limits::AudioLimits;
 use super::mixed::Decoded;
 use super::resample::ToRate;
@@ -41,11 +42,13 @@ const STARTS: [(usize, &[u8]); 6] =
     [(0, b"RIFF"), (0, b"fLaC"), (0, b"OggS"), (4, b"ftyp"), (0, b"\x1a\x45\xdf\xa3"), (0, b"FORM")];
 
 /// Decodes a file: its first sound track, mixed to one channel, at [`RATE`].
-pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, AudioError> {
+pub fn decode(mut file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, AudioError> {
     if file.is_empty() {
         return Err(AudioError::Empty);
     }
+    make_plain(&mut file);
     let is_known = STARTS.iter().any(|(at, start)| file.get(*at..).is_some_and(|file| file.starts_with(start)));
+    let is_mp4 = file.get(4..8) == Some(b"ftyp");
     let stream = MediaSourceStream::new(Box::new(Cursor::new(file)), Default::default());
     let beside = MetadataOptions::default()
         .limit_tag_bytes(Limit::Maximum(MOST_BESIDE))
@@ -53,6 +56,10 @@ pub fn decode(file: Vec<u8>, limits: &AudioLimits) -> Result<SoundRecording, Aud
     let mut reader = symphonia::default::get_probe()
         .probe(&Hint::new(), stream, FormatOptions::default(), beside)
         .map_err(|error| match error {
+            // Its index is behind its sound, or says more than there is.
+            _ if is_mp4 => {
+                AudioError::Damaged("it is an MPEG-4 file (m4a) that was cut off, or has no index".to_owned())
+            }
             Error::IoError(_) if is_known => AudioError::Damaged("it ends before its sound begins".to_owned()),
             Error::Unsupported(_) | Error::IoError(_) => AudioError::UnknownFormat,
             error => AudioError::Damaged(error.to_string()),

@@ -64,12 +64,30 @@ pub enum VocabularyTooLarge {
     Bytes,
 }
 
+/// Tokens that one vocabulary may have more of than another that is the same: models pad their last ones.
+const MOST_PADDED: usize = 512;
+
 /// The bytes are no vocabulary.
 #[derive(Debug, thiserror::Error)]
 #[error("the vocabulary cannot be read: {0}")]
 pub struct VocabularyMalformed(String);
 
 impl Vocabulary {
+    /// The first difference of another vocabulary, in words; none if tokens of one mean the same in the other. One may
+    /// have a few more at its end.
+    pub fn differs_from(&self, other: &Self) -> Option<String> {
+        let (own, others) = (self.len(), other.len());
+        if own.abs_diff(others) > MOST_PADDED {
+            return Some(format!("it has {others} tokens, and the model's has {own}"));
+        }
+        let common = 0..u32::try_from(own.min(others)).unwrap_or(u32::MAX);
+        let differs = |id: &u32| self.bytes(*id) != other.bytes(*id);
+        common.into_iter().find(differs).map(|id| {
+            let shown = |vocabulary: &Self| String::from_utf8_lossy(vocabulary.bytes(id)).escape_debug().to_string();
+            format!("its token {id} is '{}', and the model's is '{}'", shown(other), shown(self))
+        })
+    }
+
     /// A vocabulary from the bytes of its tokens, in the order of their ids, each with whether readers of an answer see
     /// it.
     pub(super) fn new(
@@ -215,6 +233,20 @@ mod tests {
                 assert!(Vocabulary::from_wire(&wire[..cut]).is_err(), "{cut}");
             }
         }
+    }
+
+    #[test]
+    fn en_8_the_first_difference_of_two_vocabularies_is_named() {
+        let (one, other) =
+            (fixture::byte_level().vocabulary().unwrap(), fixture::sentence_piece().vocabulary().unwrap());
+        assert_eq!(one.differs_from(&one), None);
+        let why = one.differs_from(&other).unwrap();
+        assert_eq!(why, "its token 256 is '<unk>', and the model's is '<s>'");
+        let mut padded = one.clone();
+        padded.ends.extend([*one.ends.last().unwrap(); MOST_PADDED]);
+        assert_eq!((one.differs_from(&padded), padded.differs_from(&one)), (None, None));
+        padded.ends.push(*one.ends.last().unwrap());
+        assert!(one.differs_from(&padded).unwrap().contains("tokens"));
     }
 
     #[test]

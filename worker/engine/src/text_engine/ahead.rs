@@ -1,40 +1,55 @@
 //! The drafts of a step: which sequences have some, and how long they are (EN-8).
 
+use std::time::{Duration, Instant};
+
 use super::sequence::RunningSequence;
 use super::settings::DraftUse;
-use crate::decoder::Decoder;
-use crate::drafts::RowCost;
+use crate::decoder::{Decoder, DecoderError};
+use crate::drafts::{DraftModel, DraftWish, RowCost, StepAhead};
 
 /// Adds drafts to the shares of sequences that decode, as far as they pay. A step with which an answer begins has none:
-/// its client waits for the whole step, and the others get their drafts in the next one.
+/// its client waits for the whole step, and the others get their drafts in the next one. Returns the time for which the
+/// draft model computed.
+///
+/// # Errors
+/// The device of the draft model is lost.
 pub(super) fn look_ahead(
     all: &mut [RunningSequence],
     shares: &mut [usize],
-    decoder: &dyn Decoder,
+    (decoder, mut model): (&dyn Decoder, Option<&mut DraftModel>),
     (drafts, cost): (DraftUse, RowCost),
-) {
+) -> Result<Duration, DecoderError> {
     let info = decoder.info();
     if drafts == DraftUse::Never || !info.same_in_any_step || info.state_bytes > 0 {
-        return;
+        return Ok(Duration::ZERO);
     }
     let begins = all.iter().zip(&*shares).any(|(running, share)| {
         *share > 0 && running.is_in_prompt() && running.fed() + share == running.tokens().len()
     });
-    let mut found = Vec::with_capacity(all.len());
-    for running in all.iter_mut() {
-        if running.is_parked() {
-            found.push((0, 0.0));
-            continue;
+    for (running, share) in all.iter_mut().zip(&*shares) {
+        if !running.is_parked() {
+            let (class, length) = (running.length_class(), running.tokens().len());
+            let room = if *share > 0 && !begins { running.draft_room() } else { 0 };
+            // A longer sequence of another class would be computed by other positions.
+            let most = (0..=room).rev().find(|most| decoder.length_class(length + most) == class).unwrap_or_default();
+            let (drafting, tokens) = running.drafts();
+            drafting.look_up(tokens, most);
         }
-        let class = running.length_class();
-        running.look_ahead(&|length| decoder.length_class(length) == class);
-        found.push(running.drafting().offer());
     }
-    let decoding = shares.iter().filter(|share| **share > 0).count();
+    let sequences = shares.iter().filter(|share| **share > 0).count();
+    let ahead = StepAhead { rows: shares.iter().sum(), sequences, cost };
+    let took = match &mut model {
+        Some(model) if !begins => write_drafts(all, model, ahead, drafts)?,
+        _ => Duration::ZERO,
+    };
+    let offer = |running: &mut RunningSequence| match running.is_parked() {
+        true => Vec::new(),
+        false => running.drafting().offer().to_vec(),
+    };
+    let found: Vec<Vec<f64>> = all.iter_mut().map(offer).collect();
     let longest = match drafts {
-        _ if begins => vec![0; found.len()],
-        DraftUse::Always => found.iter().map(|(most, _)| *most).collect(),
-        _ => cost.shares(&found, decoding, shares.iter().sum()),
+        DraftUse::Always => found.iter().map(Vec::len).collect(),
+        _ => cost.shares(&found, sequences, ahead.rows),
     };
     for ((running, share), count) in all.iter_mut().zip(shares).zip(longest) {
         if running.is_parked() {
@@ -42,5 +57,50 @@ pub(super) fn look_ahead(
         }
         running.keep_drafted(count);
         *share += count;
+        if let Some(model) = &mut model {
+            model.kept(running.id(), count);
+        }
     }
+    Ok(took)
+}
+
+/// Has the draft model write for sequences of which nothing was found that is as likely.
+fn write_drafts(
+    all: &mut [RunningSequence],
+    model: &mut DraftModel,
+    ahead: StepAhead,
+    drafts: DraftUse,
+) -> Result<Duration, DecoderError> {
+    let began = Instant::now();
+    let mut places = Vec::with_capacity(all.len());
+    for (place, running) in all.iter_mut().enumerate() {
+        let parked = running.is_parked();
+        let drafting = running.drafting();
+        let found = drafting.offer().first().copied().unwrap_or_default();
+        // Where a form binds an answer, the draft model knows nothing of it.
+        if !parked && drafting.most() > 0 && found < DraftModel::BETTER_FOUND && running.images().are_none() {
+            places.push((place, running.drafting().most()));
+        }
+    }
+    if places.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let wish = |(place, most): &(usize, usize)| {
+        let running = &all[*place];
+        DraftWish { id: running.id(), salt: running.salt(), tokens: running.tokens(), most: *most }
+    };
+    let wishes: Vec<DraftWish<'_>> = places.iter().map(wish).collect();
+    let running: &[RunningSequence] = all;
+    let stop = || running.iter().all(|running| running.reply().is_closed());
+    let written = model.write(&wishes, ahead, drafts == DraftUse::Always, &stop)?;
+    for ((place, _), draft) in places.into_iter().zip(written) {
+        if draft.tokens.is_empty() {
+            continue;
+        }
+        let (drafting, tokens) = all[place].drafts();
+        if draft.chances.first() > drafting.offer().first() {
+            drafting.begin(tokens, draft);
+        }
+    }
+    Ok(began.elapsed())
 }

@@ -1,14 +1,18 @@
 //! The draft of one sequence: tokens that are evaluated with its last token, before it is known whether they are right.
 
-use crate::drafts::Draft;
+use crate::drafts::{Draft, Lookup};
 
 /// A sequence's draft, and how good its drafts were.
 #[derive(Debug, Default)]
 pub(super) struct Drafting {
     /// The last token of the sequence and the draft behind it; empty without a draft.
     pub(super) ahead: Vec<u32>,
-    /// The chance that the draft's first token comes.
-    chance: f64,
+    /// The chance that each token of the draft comes, with all before it.
+    chances: Vec<f64>,
+    /// Earlier tokens, where drafts are looked up.
+    lookup: Lookup,
+    /// The most tokens of the next draft.
+    most: usize,
     /// The token of `ahead` whose logits are read next.
     pub(super) at: usize,
     /// Tokens found to be right since the engine last asked.
@@ -34,7 +38,7 @@ impl Drafting {
             self.ahead.extend(tokens.last());
             self.ahead.extend(draft.tokens);
         }
-        self.chance = draft.chance;
+        self.chances = draft.chances;
     }
 
     /// Tokens of drafts that were evaluated, those of a draft whose logits are being read included.
@@ -42,9 +46,24 @@ impl Drafting {
         self.drafted + self.ahead.len().saturating_sub(1)
     }
 
-    /// The length of the draft, and the chance that its first token comes.
-    pub(super) fn offer(&self) -> (usize, f64) {
-        (self.ahead.len().saturating_sub(1), self.chance)
+    /// Looks up a draft of at most so many tokens behind these.
+    pub(super) fn look_up(&mut self, tokens: &[u32], most: usize) {
+        self.leave(false);
+        self.most = most;
+        if most > 0 {
+            let draft = self.lookup.draft(tokens, most);
+            self.begin(tokens, draft);
+        }
+    }
+
+    /// The most tokens of the next draft.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// The chances of the draft's tokens, each with all before it; empty without a draft.
+    pub(super) fn offer(&self) -> &[f64] {
+        if self.is_there() { &self.chances } else { &[] }
     }
 
     /// Of `share` evaluated tokens, those that are certainly of the sequence: of a draft it is not known yet.

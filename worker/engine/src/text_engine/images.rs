@@ -116,6 +116,11 @@ impl SequenceImages {
         if self.keys.is_empty() { tokens } else { &self.keys }
     }
 
+    /// Whether the prompt has no images.
+    pub(super) fn are_none(&self) -> bool {
+        self.prompt.is_empty()
+    }
+
     /// A token was sampled.
     pub(super) fn push(&mut self, token: u32) {
         if !self.keys.is_empty() {

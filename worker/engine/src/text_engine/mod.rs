@@ -18,6 +18,7 @@ mod allowed;
 mod choose;
 mod continuation;
 mod drafting;
+
 mod images;
 mod logprobs;
 mod looking;
@@ -29,6 +30,7 @@ mod stream;
 mod thinking;
 mod turns;
 mod waiting;
+mod with_drafts;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,12 +40,11 @@ use crate::activity::{Activity, End};
 use crate::batch::{self, Pace, StepBudget};
 use crate::constraint::MaskThreads;
 use crate::decoder::{Decoder, DecoderError, DecoderStep};
-use crate::drafts::RowCost;
+use crate::drafts::{DraftModel, RowCost};
 use crate::engine::{
     Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
 };
 use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
-use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
 use model_boss_protocol::Priority;
@@ -82,6 +83,7 @@ pub struct TextEngine {
     short_of_memory: bool,
     pace: Pace,
     cost: RowCost,
+    draft_model: Option<DraftModel>,
     images: KnownImages,
 }
 
@@ -124,6 +126,7 @@ impl TextEngine {
             short_of_memory: false,
             pace: Pace::default(),
             cost: RowCost::default(),
+            draft_model: None,
             images: KnownImages::default(),
         }
     }
@@ -131,11 +134,6 @@ impl TextEngine {
     /// The report on streamed layers; none where all layers are resident.
     pub fn monitor(&self) -> Option<Arc<Monitor>> {
         self.decoder.monitor()
-    }
-
-    /// The use of the decoder's devices.
-    pub fn places(&self) -> Arc<[PlaceUse]> {
-        self.decoder.places()
     }
 
     /// The reason why this work cannot be done at all.
@@ -160,7 +158,7 @@ impl TextEngine {
 
     /// Forgets everything whose client has gone.
     fn drop_abandoned(&mut self) {
-        let (kv, activity) = (&mut self.kv, &self.activity);
+        let (kv, activity, drafts) = (&mut self.kv, &self.activity, &mut self.draft_model);
         let abandoned = |reply: &dyn Reply| {
             let closed = reply.is_closed();
             if closed {
@@ -172,7 +170,7 @@ impl TextEngine {
         self.running.retain_mut(|running| {
             let gone = abandoned(running.reply());
             if gone {
-                release(kv, running);
+                release((kv, drafts), running);
             }
             !gone
         });
@@ -187,7 +185,7 @@ impl TextEngine {
             if same_class && running.table().is_none_or(useful) {
                 self.running.push(running);
             } else {
-                release(&mut self.kv, &mut running);
+                release((&mut self.kv, &mut self.draft_model), &mut running);
                 wait_in_turn(&mut self.waiting, running);
             }
         }
@@ -214,7 +212,7 @@ impl TextEngine {
         let last = self.running.iter().enumerate().max_by_key(|(_, running)| running.rank());
         let Some(at) = last.map(|(at, _)| at) else { return };
         let mut sequence = self.running.remove(at);
-        release(&mut self.kv, &mut sequence);
+        release((&mut self.kv, &mut self.draft_model), &mut sequence);
         wait_in_turn(&mut self.waiting, sequence);
         self.activity.preempted();
     }
@@ -245,6 +243,9 @@ impl TextEngine {
         let freed = self.kv.take_freed();
         if !freed.is_empty() {
             self.decoder.free(&freed);
+        }
+        if let Some(model) = &mut self.draft_model {
+            model.give_back();
         }
     }
 
@@ -335,7 +336,9 @@ impl TextEngine {
             return Ok(Progress::Stepped);
         }
         let drafts = (self.settings.drafts, self.cost);
-        look_ahead(&mut self.running, &mut shares, &*self.decoder, drafts);
+        let models = (&*self.decoder, self.draft_model.as_mut());
+        let drafted = look_ahead(&mut self.running, &mut shares, models, drafts);
+        let drafted = drafted.map_err(|error| EngineError::DeviceLost(error.to_string()))?;
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
         // Sequences whose client disconnected are counted and closed when the next step begins.
@@ -362,6 +365,10 @@ impl TextEngine {
         self.running = still_running;
         self.activity.stepped(prompt_tokens);
         let took = started.elapsed();
+        if let Some(model) = &mut self.draft_model {
+            model.stepped(took.as_secs_f64(), self.cost);
+        }
+        let took = took.saturating_sub(drafted);
         self.pace.stepped(prompt_tokens, took.as_secs_f64());
         if prompt_tokens == 0 {
             self.cost.stepped(shares.iter().sum(), took.as_secs_f64());
@@ -405,14 +412,14 @@ impl TextEngine {
         match step {
             Continuation::Continues => return Some(running),
             Continuation::NeedsShift => {
-                release(&mut self.kv, &mut running);
+                release((&mut self.kv, &mut self.draft_model), &mut running);
                 running.shift();
                 wait_in_turn(&mut self.waiting, running);
             }
             Continuation::Ended(end) => {
                 self.activity.ended(end);
                 self.short_of_memory = false;
-                release(&mut self.kv, &mut running);
+                release((&mut self.kv, &mut self.draft_model), &mut running);
             }
         }
         None
@@ -464,7 +471,7 @@ impl Engine for TextEngine {
         self.waiting.retain(|sequence| sequence.id() != id);
         if let Some(at) = self.running.iter().position(|running| running.id() == id) {
             let mut running = self.running.remove(at);
-            release(&mut self.kv, &mut running);
+            release((&mut self.kv, &mut self.draft_model), &mut running);
             self.give_back();
         }
         self.activity.ended(End::Cancelled);

@@ -10,7 +10,7 @@ use crate::activity::{Activity, End};
 use crate::batch::SequenceStage;
 use crate::constraint::MaskThreads;
 use crate::decoder::{DecoderStep, Logits};
-use crate::drafts::{Lookup, MOST_DRAFTED};
+use crate::drafts::MOST_DRAFTED;
 use crate::engine::{FinishReason, Finished, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage, WorkError};
 use crate::kv::{BLOCK_TOKENS, BlockTable, CacheSalt, blocks_for};
 use crate::sampling::{LogprobRow, TokenLogprob};
@@ -54,7 +54,6 @@ pub(super) struct RunningSequence {
     given: usize,
     /// Rows of logits that wait until it is known which tokens may come next.
     parked: Option<Vec<f32>>,
-    lookup: Lookup,
     drafting: Drafting,
 }
 
@@ -79,7 +78,6 @@ impl RunningSequence {
             produced: 0,
             given: 0,
             parked: None,
-            lookup: Lookup::default(),
             drafting: Drafting::default(),
         }
     }
@@ -221,22 +219,22 @@ impl RunningSequence {
         self.parked.is_some()
     }
 
-    /// Looks for tokens that probably come next; no logits wait. `may_draft` says of a length whether a draft may end
-    /// there.
-    pub(super) fn look_ahead(&mut self, may_draft: &dyn Fn(usize) -> bool) {
-        self.drafting.leave(false);
+    /// The most tokens of a draft behind all that it has; no logits wait.
+    pub(super) fn draft_room(&self) -> usize {
         if self.is_in_prompt() || self.fed() + 1 != self.tokens.len() {
-            return;
+            return 0;
         }
         // Blocks are not taken for drafts: other sequences may need them.
         let room = self.table.as_ref().map_or(0, |table| table.blocks().len() * BLOCK_TOKENS);
         let room = room.min(self.sequence.context_length).saturating_sub(self.tokens.len());
         // The token behind a draft comes with it.
         let left = (self.sequence.max_tokens - self.sampled).saturating_sub(1);
-        let draft = self.lookup.draft(&self.tokens, room.min(left).min(MOST_DRAFTED));
-        if may_draft(self.tokens.len() + draft.tokens.len()) {
-            self.drafting.begin(&self.tokens, draft);
-        }
+        room.min(left).min(MOST_DRAFTED)
+    }
+
+    /// Its draft, and the tokens that it is behind.
+    pub(super) fn drafts(&mut self) -> (&mut Drafting, &[u32]) {
+        (&mut self.drafting, &self.tokens)
     }
 
     pub(super) fn drafting(&mut self) -> &mut Drafting {

@@ -3,14 +3,18 @@
 use std::collections::VecDeque;
 
 use crate::decoder::{Decoder, DecoderError, DecoderStep};
+use crate::drafts::DraftModel;
 use crate::engine::{EngineError, WorkError};
 use crate::kv::{BLOCK_TOKENS, BlockTable, KvCache};
 use model_boss_protocol::Priority;
 
 use super::sequence::RunningSequence;
 
-/// Takes a sequence's blocks back; what they hold can be found from now on.
-pub(super) fn release(kv: &mut KvCache, sequence: &mut RunningSequence) {
+/// Takes a sequence's blocks back, and those that a draft model has for it; what they hold can be found from now on.
+pub(super) fn release((kv, drafts): (&mut KvCache, &mut Option<DraftModel>), sequence: &mut RunningSequence) {
+    if let Some(drafts) = drafts {
+        drafts.forget(sequence.id(), sequence.tokens());
+    }
     if let Some(table) = sequence.take_table() {
         kv.release(table, sequence.keys());
     }

@@ -117,6 +117,7 @@ impl Setup {
             cpu_features: None,
             threads: None,
             speculation: Speculation::default(),
+            draft: None,
             speech: None,
             voices: BTreeMap::new(),
             sandbox: SandboxMode::default(),
@@ -142,6 +143,7 @@ impl Setup {
         };
         let loaders = ModelLoaders {
             decoder: Box::new(load),
+            draft: Box::new(|_, _| panic!("no worker of these tests has a draft model")),
             encoder: Box::new(|_, _| Ok(Box::new(CountingEncoder::new()))),
             towers: Box::new(|_, _| Ok(Box::new(SeeingEncoder::new()))),
             speech: Box::new(|_, _| Ok(Box::new(scripted()))),

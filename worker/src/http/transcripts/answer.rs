@@ -107,6 +107,13 @@ pub(super) struct SpeechTimings {
     x_real_time: f64,
 }
 
+impl DurationUsage {
+    /// The seconds, rounded up.
+    pub(super) fn seconds(&self) -> u64 {
+        self.seconds
+    }
+}
+
 impl HeardAnswer {
     pub(super) fn new(
         request: &TranscriptRequest,

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use model_boss_audio::decode::{AudioError, AudioLimits, decode};
 use model_boss_audio::{ChunkPlan, SoundRecording, cuts};
 use model_boss_engine::speech::SpeechInfo;
-use model_boss_protocol::ApiError;
+use model_boss_protocol::{ApiError, WorkUnit};
 use tokio::sync::mpsc;
 
 use super::answer::HeardAnswer;
@@ -22,6 +22,7 @@ use super::task::{SpeechTask, TranscriptFormat, failure};
 use crate::encoding::asked_priority;
 use crate::hearing::{HearEvent, HearJob};
 use crate::http::error::ErrorAnswer;
+use crate::meter::WorkMeter;
 use crate::state::{Serving, WorkerState};
 
 /// Answers with the words that are spoken.
@@ -69,11 +70,19 @@ async fn answer(
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         return Ok(response);
     }
+    let meter = WorkMeter::current();
     loop {
         match next(&mut inbox).await? {
             HearEvent::Failed(error) => return Err(failure(&error).into()),
             HearEvent::Language(token) => told.is_in(token),
-            HearEvent::Segments(segments) => told.heard(segments),
+            HearEvent::Segments(segments) => {
+                if let (Some(meter), Some(last)) = (&meter, segments.last()) {
+                    let total = told.usage().seconds();
+                    meter.counted(WorkUnit::Seconds, (last.end as u64).min(total), Some(total));
+                    segments.iter().for_each(|segment| meter.wrote(&segment.text));
+                }
+                told.heard(segments);
+            }
             HearEvent::Done(totals) => {
                 told.done(totals);
                 break;

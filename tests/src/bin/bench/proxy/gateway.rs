@@ -228,6 +228,7 @@ fn backend() -> (Process, SocketAddr) {
         cpu_features: None,
         threads: None,
         speculation: Speculation::default(),
+        draft: None,
         speech: None,
         voices: Default::default(),
         sandbox: SandboxMode::default(),

@@ -1,26 +1,28 @@
-//! `scripts/bench swap`, `batch`, `prefix`, `parking`, `agents` and `schema`. The commands measure the wait of a client
-//! when models replace each other in memory, the throughput of several clients, a prompt that begins as an earlier one
-//! did, conversations that go on after a swap, conversations with tools, and answers under a schema. The coordinator
-//! and llama.cpp's server take turns in every round, on the same files.
+//! `scripts/bench swap`, `batch`, `prefix`, `parking`, `speculation`, `agents` and `schema`. They measure the wait of a
+//! client when models replace each other in memory, the throughput of several clients, a prompt that begins as an
+//! earlier one did, conversations that go on after a swap, drafts, conversations with tools, and answers under a
+//! schema. The coordinator and llama.cpp's server take turns in every round, on the same files.
 
 mod agents;
 mod memory;
+mod options;
 mod parking;
 mod prompts;
 mod schema;
+mod speculation;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use model_boss_protocol::InstructionSet;
-use model_boss_tests::{Boss, Client, Processes, Sandbox, binary};
+use model_boss_tests::{Client, Processes, Sandbox, binary};
 use serde_json::json;
 
 use crate::peer::{LlamaServer, peer};
 use crate::table::{Table, milliseconds};
 use memory::resident_of;
+use options::{Options, ours};
 use prompts::{KnownPrompt, SHARED_WORDS, WORDS, first_of, words};
 
 /// The shape of the measured model.
@@ -41,61 +43,12 @@ pub(crate) enum Part {
     Prefix,
     /// A conversation that goes on after its model left memory for another.
     Parking,
+    /// Answers with drafts and without.
+    Speculation,
     /// Eight conversations at once, each turn a call of a tool.
     Agents,
     /// Answers that keep to a JSON schema.
     Schema,
-}
-
-struct Options {
-    rounds: usize,
-    threads: usize,
-    tokens: usize,
-    /// The file of the model in `batch`, `prefix` and `schema`; random weights without it.
-    model: Option<PathBuf>,
-    json: Option<PathBuf>,
-    /// The workers' instructions. llama.cpp has those that it was built with.
-    cpu_features: Option<InstructionSet>,
-    /// Whether drafts are looked up, as the manifest says it.
-    speculation: String,
-}
-
-impl Options {
-    fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut options = Self {
-            rounds: 5,
-            threads,
-            tokens: 64,
-            model: None,
-            json: None,
-            cpu_features: None,
-            speculation: "lookup".to_owned(),
-        };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-            let number = |text: String| text.parse::<usize>().map_err(|_| format!("'{text}' is no whole number"));
-            match word.as_str() {
-                "--rounds" => options.rounds = number(value()?)?.max(1),
-                "--threads" => options.threads = number(value()?)?.max(1),
-                "--tokens" => options.tokens = number(value()?)?.max(2),
-                "--model" => options.model = Some(value()?.into()),
-                "--json" => options.json = Some(value()?.into()),
-                "--speculation" => options.speculation = value()?,
-                "--cpu-features" => {
-                    let set = value()?.parse().and_then(InstructionSet::checked);
-                    options.cpu_features = Some(set.map_err(|error| error.to_string())?);
-                }
-                _ => {
-                    return Err(format!(
-                        "'{word}' is none of --rounds N, --threads N, --tokens N, --model FILE.gguf, --json FILE, \
-                         --cpu-features SET, --speculation off|lookup"
-                    ));
-                }
-            }
-        }
-        Ok(options)
-    }
 }
 
 /// Runs the measurement; `words` are the arguments after its name.
@@ -107,7 +60,16 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
             return ExitCode::from(2);
         }
     };
-    let mut sandbox = Sandbox::new().with_config("max_loaded_models = 1");
+    let pair = match (part == Part::Speculation).then(|| speculation::files(&options)).transpose() {
+        Ok(pair) => pair,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    // Models of `speculation` are compared with each other, and all stay.
+    let most = if pair.is_some() { 3 } else { 1 };
+    let mut sandbox = Sandbox::new().with_config(&format!("max_loaded_models = {most}"));
     if let Some(set) = options.cpu_features {
         sandbox = sandbox.with_config(&format!("cpu_features = \"{set}\""));
         println!("- instructions: {set}; llama.cpp's are those of its build");
@@ -125,6 +87,11 @@ pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, process
         Part::Batch => batch(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Prefix => prefix(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Parking => parking(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+        Part::Speculation => {
+            if let Some(pair) = pair {
+                speculation::run(&sandbox, llama.ok().as_deref(), pair, &options, &mut table).await;
+            }
+        }
         Part::Agents => agents(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
         Part::Schema => schema(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
     }
@@ -414,12 +381,6 @@ fn model(sandbox: &Sandbox, options: &Options) -> PathBuf {
     let folder = sandbox.path("gguf");
     fs::create_dir_all(&folder).unwrap();
     synthetic(&folder, "a", 1)
-}
-
-async fn ours(sandbox: &Sandbox, options: &Options) -> Boss {
-    let mut launch = sandbox.launch(&binary("model-boss-worker"));
-    launch.command.env("RAYON_NUM_THREADS", options.threads.to_string());
-    launch.start().await
 }
 
 fn synthetic(folder: &Path, name: &str, seed: u64) -> PathBuf {

@@ -9,7 +9,7 @@ fn rig(script: Script, (blocks, at_once): (usize, usize), drafts: DraftUse) -> R
     Rig::over(decoder, TextEngineSettings { max_concurrent: at_once, drafts, ..TextEngineSettings::default() })
 }
 
-fn usage(answer: &Answer) -> TokenUsage {
+pub(super) fn usage(answer: &Answer) -> TokenUsage {
     answer.finished.as_ref().unwrap_or_else(|| panic!("{answer:?}")).usage
 }
 
@@ -65,7 +65,7 @@ fn en_8_a_step_with_which_an_answer_begins_has_no_drafts() {
 }
 
 /// Some requests, of which each is given a number.
-fn work(number: usize, grammar: Option<&CompiledGrammar>) -> Generate {
+pub(super) fn work(number: usize, grammar: Option<&CompiledGrammar>) -> Generate {
     let sampling = match number % 3 {
         0 => SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         1 => SamplingParams { seed: number as u64, temperature: 1.0, ..SamplingParams::default() },

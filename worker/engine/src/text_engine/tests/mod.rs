@@ -1,6 +1,7 @@
 use super::*;
 
 mod bulk;
+mod draft_model;
 mod drafts;
 mod forms;
 mod images;
