@@ -18,6 +18,7 @@ mod load;
 mod load_model;
 mod made_file;
 mod matrix;
+mod pictures;
 mod plan;
 mod read;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic
 pub use encoder::{EncoderTask, decoder_judge, is_encoder, load_decoder_embedder, load_encoder};
 pub use error::{KvTypeUnavailable, LoadError, ModelError};
 pub use load_model::{load, load_over, load_with};
+pub use pictures::load_painter;
 pub use plan::options::{DecoderLoadOptions, DeviceOptions};
 pub use spec::{
     Activation, AttentionBias, AttentionSpec, ConfigJsonError, DecoderSpec, DeltaNetSpec, ExpertGroups, ExpertsSpec,

@@ -16,6 +16,7 @@ pub mod fake;
 mod images;
 mod kv;
 mod label_shares;
+mod painter;
 mod places;
 mod regular;
 pub mod residency;
@@ -41,6 +42,10 @@ pub use engine::{
 pub use images::{ImageDigest, ImageDigests, ImageTiles, PromptImage, SeenRows, StepImage};
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use label_shares::LabelShares;
+pub use painter::{
+    BeginningImage, PaintError, PaintMask, PaintProgress, Painter, PainterComponent, PainterInfo, Painting,
+    PictureRequest, PipelineKind,
+};
 pub use places::{PlaceReport, PlaceUse};
 pub use sight::{SightInfo, TextLetters};
 pub use speaker::{PartEnd, Speaker, SpeakerInfo, SpeakerMemory, SpeechListener, SpokenPart};

@@ -18,6 +18,36 @@ pub(crate) struct Sight<'a> {
     pub(crate) farthest: Option<usize>,
 }
 
+/// Attention of the rows of each text to rows of another one, `[tokens, heads * dim]`.
+pub(crate) fn attend_across(
+    rows: [&Tensor; 3],
+    texts: &[Range<usize>],
+    sources: &[Range<usize>],
+    heads: usize,
+) -> Result<Tensor> {
+    let [query, key, value] = rows;
+    let sight = Sight { heads, biases: None, slopes: None, farthest: None };
+    if texts.len() != sources.len() {
+        bail!("{} texts see rows of {} others", texts.len(), sources.len());
+    }
+    if query.device().is_cpu() {
+        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts, sources: Some(sources), sight });
+    }
+    let width = query.dim(1)?;
+    let dim = width / heads;
+    let scale = 1.0 / (dim as f64).sqrt();
+    let mut all = Vec::with_capacity(texts.len());
+    for (text, source) in texts.iter().zip(sources) {
+        let of_heads = |x: &Tensor, rows: &Range<usize>| {
+            x.narrow(0, rows.start, rows.len())?.reshape((rows.len(), heads, dim))?.transpose(0, 1)?.contiguous()
+        };
+        let scores = (of_heads(query, text)? * scale)?.matmul(&of_heads(key, source)?.t()?)?;
+        let mixed = candle_nn::ops::softmax_last_dim(&scores)?.matmul(&of_heads(value, source)?)?;
+        all.push(mixed.transpose(0, 1)?.reshape((text.len(), width))?);
+    }
+    Tensor::cat(&all, 0)
+}
+
 /// Numbers that are added to scores, for texts of up to `longest` tokens.
 #[derive(Clone, Copy)]
 pub(crate) enum ScoreBiases<'a> {
@@ -32,7 +62,7 @@ pub(crate) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'
     let [query, key, value] = rows;
     let Sight { heads, biases, slopes, farthest } = *sight;
     if query.device().is_cpu() {
-        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts, sight: *sight });
+        return query.apply_op3_no_bwd(key, value, &AttendTexts { texts, sources: None, sight: *sight });
     }
     let width = query.dim(1)?;
     let dim = width / heads;
@@ -79,6 +109,7 @@ pub(crate) fn attend(rows: [&Tensor; 3], texts: &[Range<usize>], sight: &Sight<'
 /// The same on the CPU.
 struct AttendTexts<'a> {
     texts: &'a [Range<usize>],
+    sources: Option<&'a [Range<usize>]>,
     sight: Sight<'a>,
 }
 
@@ -98,6 +129,10 @@ impl CustomOp3 for AttendTexts<'_> {
     ) -> Result<(CpuStorage, Shape)> {
         let [query, key, value] = [contiguous(s1, l1)?, contiguous(s2, l2)?, contiguous(s3, l3)?];
         let width = l1.shape().dims2()?.1;
+        let behind = |ranges: &[Range<usize>]| ranges.iter().map(|range| range.end).max().unwrap_or(0) * width;
+        if behind(self.sources.unwrap_or(self.texts)) > key.len().min(value.len()) || behind(self.texts) > query.len() {
+            bail!("texts reach behind the rows of queries, keys or values");
+        }
         let Sight { heads, biases, slopes, farthest } = self.sight;
         let table = biases.map(|biases| match biases {
             ScoreBiases::ByDistance(table) | ScoreBiases::OfPairs(table) => table.storage_and_layout(),
@@ -114,7 +149,7 @@ impl CustomOp3 for AttendTexts<'_> {
             Some(ScoreBiases::OfPairs(table)) => Some(TextBiases::OfPairs(numbers, table.dim(2)?)),
             None => None,
         };
-        let whole = WholeTexts { texts: self.texts, heads, biases, slopes, farthest };
+        let whole = WholeTexts { texts: self.texts, sources: self.sources, heads, biases, slopes, farthest };
         let out = whole.attend([query, key, value], width);
         Ok((CpuStorage::F32(out), l1.shape().clone()))
     }

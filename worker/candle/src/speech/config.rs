@@ -4,7 +4,7 @@ use crate::error::ModelError;
 use crate::spec::{Activation, ConfigJsonError};
 
 /// A configuration that cannot be used.
-pub(super) fn malformed(what: String) -> ModelError {
+pub(crate) fn malformed(what: String) -> ModelError {
     ModelError::Config(ConfigJsonError::Malformed(what))
 }
 

@@ -2,14 +2,14 @@
 
 mod causal;
 mod codec;
-mod config;
+pub(crate) mod config;
 mod convolution;
 mod csm;
 mod drawing;
 mod parler;
-mod t5;
+pub(crate) mod t5;
 mod vits;
-mod weights;
+pub(crate) mod weights;
 
 use std::path::Path;
 

@@ -22,18 +22,18 @@ pub(super) struct ConvolutionSizes {
 }
 
 /// The weights of one model.
-pub(super) struct SpeechWeights<'a, 'b> {
-    pub(super) reader: &'a mut WeightReader<'b>,
-    pub(super) device: &'a Device,
+pub(crate) struct SpeechWeights<'a, 'b> {
+    pub(crate) reader: &'a mut WeightReader<'b>,
+    pub(crate) device: &'a Device,
 }
 
 impl SpeechWeights<'_, '_> {
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.reader.files().has(name)
     }
 
     /// A tensor of this shape.
-    pub(super) fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    pub(crate) fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         let stored = self.reader.files().get(name)?;
         if stored.shape != shape {
             let what = format!("has the shape {:?}, config.json makes it {shape:?}", stored.shape);
@@ -44,13 +44,13 @@ impl SpeechWeights<'_, '_> {
     }
 
     /// A part that was made of tensors.
-    pub(super) fn made<T>(&self, part: CandleResult<T>) -> Result<T, ModelError> {
+    pub(crate) fn made<T>(&self, part: CandleResult<T>) -> Result<T, ModelError> {
         part.map_err(|error| ModelError::Device(device::failure(&error)))
     }
 
     /// The weight at a path: as it is stored, or a direction and a length for each of its first dimension (Salimans and
     /// Kingma, 2016, arXiv 1602.07868), under either of PyTorch's names.
-    pub(super) fn weight(&mut self, path: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    pub(crate) fn weight(&mut self, path: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         let plain = format!("{path}.weight");
         if self.has(&plain) {
             return self.tensor(&plain, shape);
@@ -72,13 +72,13 @@ impl SpeechWeights<'_, '_> {
     }
 
     /// The bias at a path, where the files have one.
-    pub(super) fn bias(&mut self, path: &str, outs: usize) -> Result<Option<Tensor>, ModelError> {
+    pub(crate) fn bias(&mut self, path: &str, outs: usize) -> Result<Option<Tensor>, ModelError> {
         let name = format!("{path}.bias");
         if self.has(&name) { self.tensor(&name, &[outs]).map(Some) } else { Ok(None) }
     }
 
     /// A product with a bias where the files have one.
-    pub(super) fn linear(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
+    pub(crate) fn linear(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
         let weight = self.weight(path, &[outs, ins])?;
         let linear = Linear::new(Matrix::Tensor(weight), self.bias(path, outs)?).in_panels();
         self.made(linear)
@@ -86,13 +86,13 @@ impl SpeechWeights<'_, '_> {
 
     /// A product in the form in which its matrix is stored, with a bias where the files have one: for large models, of
     /// which few rows are computed at a time.
-    pub(super) fn product(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
+    pub(crate) fn product(&mut self, path: &str, [outs, ins]: [usize; 2]) -> Result<Linear, ModelError> {
         let matrix = self.rows(&format!("{path}.weight"), [outs, ins])?;
         Ok(Linear::new(matrix, self.bias(path, outs)?))
     }
 
     /// A matrix of which rows are looked up, in the form in which it is stored.
-    pub(super) fn rows(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
+    pub(crate) fn rows(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
         let stored = self.reader.files().get(name)?.shape.clone();
         if stored != shape {
             let what = format!("has the shape {stored:?}, config.json makes it {shape:?}");
@@ -167,7 +167,7 @@ impl SpeechWeights<'_, '_> {
     }
 
     /// A norm with its weight and, where its kind has one, its bias.
-    pub(super) fn norm(&mut self, path: &str, width: usize, spec: NormSpec) -> Result<Norm, ModelError> {
+    pub(crate) fn norm(&mut self, path: &str, width: usize, spec: NormSpec) -> Result<Norm, ModelError> {
         let parts: &[&str] = if spec.kind == NormKind::LayerWithBias { &["weight", "bias"] } else { &["weight"] };
         for part in parts {
             let name = format!("{path}.{part}");
@@ -181,7 +181,7 @@ impl SpeechWeights<'_, '_> {
     }
 
     /// The types of the device are f32 for all of a model that speaks.
-    pub(super) const TYPE: DType = DType::F32;
+    pub(crate) const TYPE: DType = DType::F32;
 }
 
 /// The weight `[ins, outs, taps]` of a convolution in groups, `[ins, outs / groups, taps]`, with zeros between groups.

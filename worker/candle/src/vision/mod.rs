@@ -4,7 +4,7 @@
 pub(crate) mod image_tower;
 mod pooling_head;
 mod positions;
-mod stack;
+pub(crate) mod stack;
 mod text_files;
 mod text_tower;
 pub(crate) mod tower_spec;

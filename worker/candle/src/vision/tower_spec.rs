@@ -230,7 +230,8 @@ impl ImageTowerSpec {
 }
 
 impl TextTowerSpec {
-    fn from_config(kind: TowerKind, fields: &Map<String, Value>) -> Result<Self, ModelError> {
+    /// Reads the fields of a tower, such as `text_config`.
+    pub(crate) fn from_config(kind: TowerKind, fields: &Map<String, Value>) -> Result<Self, ModelError> {
         let fields = TowerFields(fields);
         let (shape, vocabulary, positions) = match kind {
             TowerKind::Clip => ([512, 2048, 8], 49_408, 77),

@@ -22,6 +22,8 @@ const TOGETHER: usize = 48;
 pub struct WholeTexts<'a> {
     /// The rows of each text, one behind the other.
     pub texts: &'a [Range<usize>],
+    /// The rows of keys and values that each text sees, where they are not its own. No bias counts then.
+    pub sources: Option<&'a [Range<usize>]>,
     /// Heads, each of as many columns.
     pub heads: usize,
     /// The numbers that are added to scores.
@@ -56,6 +58,8 @@ impl TextBiases<'_> {
 /// Some tokens of one text as queries, and where the mixed values of all heads go.
 struct QueryItem<'t, 'o> {
     text: &'t Range<usize>,
+    /// The rows of keys and values.
+    source: &'t Range<usize>,
     /// The queries, counted from the text's first token.
     queries: Range<usize>,
     /// `[queries, width]`.
@@ -81,7 +85,8 @@ impl WholeTexts<'_> {
         // Keys and values are laid out anew for each item.
         let most = if cores() == 1 { 8 * TOGETHER } else { TOGETHER };
         let (mut items, mut behind) = (Vec::with_capacity(self.texts.len()), 0);
-        for text in self.texts {
+        for (at, text) in self.texts.iter().enumerate() {
+            let source = self.sources.and_then(|sources| sources.get(at)).unwrap_or(text);
             let parts = text.len().div_ceil(most).max(1);
             for part in 0..parts {
                 let (first, end) = (text.len() * part / parts, text.len() * (part + 1) / parts);
@@ -90,7 +95,7 @@ impl WholeTexts<'_> {
                 let (here, rest) = out.split_at_mut(before).1.split_at_mut(queries.len() * width);
                 behind = text.start + queries.end;
                 out = rest;
-                items.push(QueryItem { text, queries, out: here });
+                items.push(QueryItem { text, source, queries, out: here });
             }
         }
         items
@@ -104,16 +109,17 @@ impl WholeTexts<'_> {
         width: usize,
         item: &mut QueryItem<'_, '_>,
     ) {
-        let (count, dim) = (item.text.len(), width / self.heads);
+        let (count, dim) = (item.source.len(), width / self.heads);
         let (keys_stride, values_stride) = (count.next_multiple_of(LANES), dim.next_multiple_of(LANES));
         let (mut keys, mut values) = (vec![0.0; dim * keys_stride], vec![0.0; count * values_stride]);
         let together = (MOST_SCORES / keys_stride).clamp(6, TOGETHER) / 6 * 6;
         let (mut scores, mut mixed) = (vec![0.0; together * keys_stride], vec![0.0; together * values_stride]);
         for head in 0..self.heads {
             let of_head = item.text.start * width + head * dim;
+            let of_source = item.source.start * width + head * dim;
             instructions.run_plain(FillPanels {
-                key: &key[of_head..],
-                value: &value[of_head..],
+                key: &key[of_source..],
+                value: &value[of_source..],
                 width,
                 count,
                 dim,
@@ -168,6 +174,9 @@ impl WholeTexts<'_> {
 
     /// The tokens that one sees.
     fn seen(&self, token: usize, count: usize) -> Range<usize> {
+        if self.sources.is_some() {
+            return 0..count;
+        }
         let farthest = self.farthest.unwrap_or(count);
         token.saturating_sub(farthest)..count.min(token + farthest + 1)
     }
@@ -300,7 +309,7 @@ mod tests {
             let rows = [&rows[0][..], &rows[1][..], &rows[2][..]];
             let (biases, slopes) = (numbers(heads * 201, 4), numbers(heads, 5));
             let of_pairs = numbers(heads * 101 * 101, 6);
-            let plain = WholeTexts { texts: &texts, heads, biases: None, slopes: None, farthest: None };
+            let plain = WholeTexts { texts: &texts, sources: None, heads, biases: None, slopes: None, farthest: None };
             for of in [
                 plain,
                 WholeTexts { biases: Some(TextBiases::ByDistance(&biases)), ..plain },
@@ -316,6 +325,32 @@ mod tests {
                     let whole = 0..text.len();
                     let alone = WholeTexts { texts: std::slice::from_ref(&whole), ..of }.attend(part, width);
                     assert_eq!(alone, all[text.start * width..text.end * width], "{text:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rc_25_texts_see_the_rows_of_others() {
+        let (heads, width) = (2, 12);
+        let (texts, sources) = ([0..5, 5..60], [0..3, 3..20]);
+        let (query, key, value) = (numbers(60 * width, 1), numbers(20 * width, 2), numbers(20 * width, 3));
+        let of =
+            WholeTexts { texts: &texts, sources: Some(&sources), heads, biases: None, slopes: None, farthest: None };
+        let ours = of.attend([&query, &key, &value], width);
+        let dim = width / heads;
+        for (text, source) in texts.iter().zip(&sources) {
+            for (head, token) in (0..heads).flat_map(|head| text.clone().map(move |token| (head, token))) {
+                let column = |row: usize, d: usize| row * width + head * dim + d;
+                let score = |other: usize| {
+                    let dot = (0..dim).map(|d| f64::from(query[column(token, d)] * key[column(other, d)])).sum::<f64>();
+                    (dot / (dim as f64).sqrt()).exp()
+                };
+                let sum: f64 = source.clone().map(score).sum();
+                for d in 0..dim {
+                    let mixed = source.clone().map(|other| score(other) * f64::from(value[column(other, d)]));
+                    let exact = mixed.sum::<f64>() / sum;
+                    assert!((f64::from(ours[column(token, d)]) - exact).abs() < 1e-5);
                 }
             }
         }

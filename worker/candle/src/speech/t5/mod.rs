@@ -3,5 +3,5 @@
 mod t5_encoder;
 mod t5_spec;
 
-pub(super) use t5_encoder::T5Encoder;
-pub(super) use t5_spec::T5Spec;
+pub(crate) use t5_encoder::T5Encoder;
+pub(crate) use t5_spec::T5Spec;

@@ -14,7 +14,7 @@ use crate::spec::Activation;
 use crate::speech::weights::SpeechWeights;
 
 /// An encoder with its weights.
-pub(in crate::speech) struct T5Encoder {
+pub(crate) struct T5Encoder {
     tokens: Matrix,
     layers: Vec<T5Layer>,
     /// A number of each head by the distance of two tokens, `[buckets, heads]`: those of all layers.
@@ -44,7 +44,7 @@ struct T5Layer {
 
 impl T5Encoder {
     /// Reads the encoder below a path.
-    pub(in crate::speech) fn read(
+    pub(crate) fn read(
         weights: &mut SpeechWeights<'_, '_>,
         path: &str,
         spec: &T5Spec,
@@ -65,7 +65,7 @@ impl T5Encoder {
     }
 
     /// The rows of some tokens, `[tokens, width]`.
-    pub(in crate::speech) fn states(&self, tokens: &[u32]) -> CandleResult<Tensor> {
+    pub(crate) fn states(&self, tokens: &[u32]) -> CandleResult<Tensor> {
         if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= self.vocabulary) {
             candle_core::bail!("a text has tokens that the model does not have");
         }

@@ -14,10 +14,10 @@ const MOST: usize = 1 << 20;
 /// The sizes of an encoder. Absent ones have the defaults of `transformers`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
-pub(in crate::speech) struct T5Spec {
-    pub(in crate::speech) vocab_size: usize,
+pub(crate) struct T5Spec {
+    pub(crate) vocab_size: usize,
     /// Width of the rows.
-    pub(in crate::speech) d_model: usize,
+    pub(crate) d_model: usize,
     pub(super) d_kv: usize,
     pub(super) d_ff: usize,
     pub(super) num_layers: usize,
@@ -47,7 +47,7 @@ impl Default for T5Spec {
 
 impl T5Spec {
     /// Reads a configuration.
-    pub(in crate::speech) fn from_config(config: Value) -> Result<Self, ModelError> {
+    pub(crate) fn from_config(config: Value) -> Result<Self, ModelError> {
         let spec: Self = serde_json::from_value(config).map_err(|error| malformed(format!("text_encoder: {error}")))?;
         let sizes = [spec.vocab_size, spec.d_model, spec.d_kv, spec.d_ff, spec.num_layers, spec.num_heads];
         if sizes.iter().any(|size| !(1..=MOST).contains(size)) {
