@@ -30,8 +30,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         while !painting.step()?.is_over() {}
         let painted = began.elapsed();
         let pictures = painting.finish()?;
-        let decoded = began.elapsed() - painted;
-        println!("text {read:?}, steps {:?}, decoder {decoded:?}, {} pictures", painted - read, pictures.len());
+        let decoded = began.elapsed().saturating_sub(painted);
+        println!(
+            "text {read:?}, steps {:?}, decoder {decoded:?}, {} pictures",
+            painted.saturating_sub(read),
+            pictures.len()
+        );
     }
     Ok(())
 }

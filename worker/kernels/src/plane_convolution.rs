@@ -33,7 +33,7 @@ pub struct PlaneConvolution {
 
 /// A picture with the pixels around it that a filter reaches.
 #[derive(Clone, Copy)]
-struct Input<'a> {
+struct ConvolutionInput<'a> {
     pixels: &'a [f32],
     /// Pixels of a row.
     width: usize,
@@ -69,7 +69,7 @@ impl PlaneConvolution {
         if y.is_empty() {
             return y;
         }
-        let input = Input { pixels, width, results };
+        let input = ConvolutionInput { pixels, width, results };
         let instructions = Instructions::current();
         let threads = cores();
         if threads == 1 || y.len() * taps * taps * ins < WORTH_SHARING {
@@ -83,7 +83,7 @@ impl PlaneConvolution {
     }
 
     /// The results from a row on, by one core.
-    fn part(&self, instructions: Instructions, input: Input<'_>, first: usize, y: &mut [f32]) {
+    fn part(&self, instructions: Instructions, input: ConvolutionInput<'_>, first: usize, y: &mut [f32]) {
         let stride = self.shape.outs;
         for outs in self.weight.panels() {
             if outs.len().is_multiple_of(LANES) {
@@ -105,7 +105,7 @@ impl PlaneConvolution {
     fn add(
         &self,
         instructions: Instructions,
-        (input, first): (Input<'_>, usize),
+        (input, first): (ConvolutionInput<'_>, usize),
         outs: &Range<usize>,
         y: &mut [f32],
         stride: usize,

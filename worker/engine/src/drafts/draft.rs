@@ -38,6 +38,11 @@ impl DraftSightings {
         self.all = self.all * REMEMBERED + 1.0;
     }
 
+    /// Counts what was seen for less.
+    pub(crate) fn fade(&mut self) {
+        (self.hits, self.all) = (self.hits * REMEMBERED, self.all * REMEMBERED);
+    }
+
     /// The chance that the next one is right, where it was `first` before any was seen.
     pub(crate) fn chance(self, first: f64) -> f64 {
         (first * FIRST_COUNTS + self.hits) / (FIRST_COUNTS + self.all)

@@ -36,6 +36,8 @@ pub(crate) struct DraftModel {
     /// Seconds of a token that is read.
     read: Option<f64>,
     balance: DraftBalance,
+    /// How often first tokens were right in sequences that draw tokens, and in those that take the likeliest.
+    by_kind: [DraftSightings; 2],
     /// How often its first tokens were right, and how sure it was of them.
     sureness: Sureness,
     /// Whether a step of it has failed: then it writes nothing more.
@@ -51,6 +53,8 @@ pub(crate) struct DraftWish<'a> {
     pub(crate) tokens: &'a [u32],
     /// The most tokens of the draft.
     pub(crate) most: usize,
+    /// Whether the likeliest token is taken each time.
+    pub(crate) is_greedy: bool,
 }
 
 /// The model's part in one sequence.
@@ -125,6 +129,7 @@ impl DraftModel {
             cost: RowCost::default(),
             read: None,
             balance: DraftBalance::default(),
+            by_kind: Default::default(),
             sureness: Sureness { promised: 0.0, right: 0.0 },
             has_failed: false,
         })
@@ -148,7 +153,7 @@ impl DraftModel {
     ) -> Result<Vec<Draft>, DecoderError> {
         let mut drafts = vec![Draft::default(); wishes.len()];
         for wish in wishes {
-            self.compare(wish.id, wish.tokens, ahead);
+            self.compare(wish, ahead);
         }
         if self.has_failed {
             return Ok(drafts);
@@ -261,7 +266,9 @@ impl DraftModel {
     /// The chance of a wish, and the tokens that would be read for it.
     fn chance(&self, wish: &DraftWish<'_>) -> DraftChance {
         let sequence = self.sequences.get(&wish.id);
-        let chance = sequence.map_or(FIRST_CHANCE, |sequence| sequence.seen.chance(FIRST_CHANCE));
+        // A sequence begins as the last ones of its kind were: where tokens are drawn, guesses are right less often.
+        let first = self.by_kind[usize::from(wish.is_greedy)].chance(FIRST_CHANCE);
+        let chance = sequence.map_or(first, |sequence| sequence.seen.chance(first));
         let len = wish.tokens.len();
         let behind = sequence.map_or(len.min(self.window()), |sequence| len.saturating_sub(sequence.read()));
         let most = wish.most.min(self.decoder.info().context_length / 2);
@@ -291,6 +298,10 @@ impl DraftModel {
         };
         if !self.sequences.get(&wish.id).is_some_and(fits) {
             let seen = self.sequences.get(&wish.id).map(|sequence| sequence.seen).unwrap_or_default();
+            if !self.sequences.contains_key(&wish.id) {
+                // What was seen long ago is forgotten, so that a kind is tried again.
+                self.by_kind[usize::from(wish.is_greedy)].fade();
+            }
             self.forget(wish.id, wish.tokens);
             let Some(sequence) = self.admit(wish, seen)? else { return Ok(false) };
             self.sequences.insert(wish.id, sequence);
@@ -371,8 +382,9 @@ impl DraftModel {
     }
 
     /// Counts how much of the last draft of a sequence came, and has the rest written over.
-    fn compare(&mut self, id: SequenceId, tokens: &[u32], ahead: StepAhead) {
-        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+    fn compare(&mut self, wish: &DraftWish<'_>, ahead: StepAhead) {
+        let (kind, tokens) = (usize::from(wish.is_greedy), wish.tokens);
+        let Some(sequence) = self.sequences.get_mut(&wish.id) else { return };
         let read = sequence.read();
         let (written, kept) = (std::mem::take(&mut sequence.ahead), std::mem::take(&mut sequence.kept));
         // The draft was written behind all tokens that there were: its first round read those that were not read.
@@ -384,6 +396,7 @@ impl DraftModel {
         if !written.is_empty() {
             let is_right = came > 0;
             sequence.seen.count(is_right);
+            self.by_kind[kind].count(is_right);
             self.sureness.count(sequence.sure, is_right);
         }
         if let Some((step, row)) = ahead.cost.parts() {

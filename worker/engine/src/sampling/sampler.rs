@@ -32,6 +32,11 @@ impl Sampler {
         Self { params, penalties, rng, candidates: Vec::new(), text }
     }
 
+    /// Whether the likeliest token is taken each time.
+    pub fn is_greedy(&self) -> bool {
+        self.params.temperature <= 0.0 || self.params.top_k == 1
+    }
+
     /// The next token, or `None` when no logit is finite. Changes `logits`. Equal logits count as in ascending token
     /// order, so the greedy choice among equals is the lowest id.
     pub fn sample(&mut self, logits: &mut [f32]) -> Option<u32> {

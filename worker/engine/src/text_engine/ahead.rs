@@ -44,7 +44,7 @@ pub(super) fn look_ahead(
     };
     let offer = |running: &mut RunningSequence| match running.is_parked() {
         true => Vec::new(),
-        false => running.drafting().offer().to_vec(),
+        false => running.drafts().0.offer().to_vec(),
     };
     let found: Vec<Vec<f64>> = all.iter_mut().map(offer).collect();
     let longest = match drafts {
@@ -75,11 +75,11 @@ fn write_drafts(
     let mut places = Vec::with_capacity(all.len());
     for (place, running) in all.iter_mut().enumerate() {
         let parked = running.is_parked();
-        let drafting = running.drafting();
+        let drafting = running.drafts().0;
         let found = drafting.offer().first().copied().unwrap_or_default();
         // Where a form binds an answer, the draft model knows nothing of it.
         if !parked && drafting.most() > 0 && found < DraftModel::BETTER_FOUND && running.images().are_none() {
-            places.push((place, running.drafting().most()));
+            places.push((place, running.drafts().0.most()));
         }
     }
     if places.is_empty() {
@@ -87,7 +87,8 @@ fn write_drafts(
     }
     let wish = |(place, most): &(usize, usize)| {
         let running = &all[*place];
-        DraftWish { id: running.id(), salt: running.salt(), tokens: running.tokens(), most: *most }
+        let (salt, tokens, is_greedy) = (running.salt(), running.tokens(), running.is_greedy());
+        DraftWish { id: running.id(), salt, tokens, most: *most, is_greedy }
     };
     let wishes: Vec<DraftWish<'_>> = places.iter().map(wish).collect();
     let running: &[RunningSequence] = all;

@@ -344,7 +344,7 @@ impl TextEngine {
         // Sequences whose client disconnected are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         for ((running, rows), share) in self.running.iter_mut().zip(&rows).zip(&shares) {
-            let (in_prompt, certain) = (running.is_in_prompt(), running.drafting().certain(*share));
+            let (in_prompt, certain) = (running.is_in_prompt(), running.drafts().0.certain(*share));
             if rows.is_ok()
                 && let Some((table, tokens)) = running.table()
             {
@@ -402,7 +402,7 @@ impl TextEngine {
     /// A sequence that stays in the batch after a step. One that ended gives its blocks back, and one that needs a
     /// shift waits again.
     fn keep(&mut self, mut running: RunningSequence, step: Continuation) -> Option<RunningSequence> {
-        let confirmed = running.drafting().take_confirmed();
+        let confirmed = running.drafts().0.take_confirmed();
         if confirmed > 0
             && let Some((table, tokens)) = running.table()
         {

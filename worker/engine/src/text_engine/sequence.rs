@@ -117,6 +117,10 @@ impl RunningSequence {
         self.sequence.cache.as_ref()
     }
 
+    pub(super) fn is_greedy(&self) -> bool {
+        self.sequence.sampler.is_greedy()
+    }
+
     pub(super) fn length_class(&self) -> usize {
         self.length_class
     }
@@ -235,10 +239,6 @@ impl RunningSequence {
     /// Its draft, and the tokens that it is behind.
     pub(super) fn drafts(&mut self) -> (&mut Drafting, &[u32]) {
         (&mut self.drafting, &self.tokens)
-    }
-
-    pub(super) fn drafting(&mut self) -> &mut Drafting {
-        &mut self.drafting
     }
 
     /// Keeps so many tokens of its draft. Threads compute what may follow each of them, beside the decoder.

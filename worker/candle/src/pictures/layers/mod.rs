@@ -15,5 +15,5 @@ pub(super) use plane_conv::{Border, PlaneConv};
 pub(super) use plane_norm::{AfterNorm, PlaneNorm};
 pub(super) use plane_weights::PlaneWeights;
 pub(super) use planes::Planes;
-pub(super) use residual_block::{ResidualBlock, ResidualSizes};
+pub(super) use residual_block::{PlaneResidual, ResidualSizes};
 pub(super) use time_rows::{TimeEmbedding, TimeSines};

@@ -22,14 +22,14 @@ pub(in crate::pictures) struct ResidualSizes {
 }
 
 /// A block with its weights.
-pub(in crate::pictures) struct ResidualBlock {
+pub(in crate::pictures) struct PlaneResidual {
     norms: [PlaneNorm; 2],
     convs: [PlaneConv; 2],
     time: Option<Linear>,
     shortcut: Option<Linear>,
 }
 
-impl ResidualBlock {
+impl PlaneResidual {
     pub(in crate::pictures) fn read(
         weights: &mut SpeechWeights<'_, '_>,
         path: &str,

@@ -9,10 +9,10 @@ const NEARLY_NOTHING: f32 = 1.0 / 16_777_216.0;
 #[derive(Clone, Debug)]
 pub(super) struct NoiseLevels(Vec<f32>);
 
-/// What becomes of the last time when its signal is rescaled to nothing.
+/// The last level where the signal of the last time is rescaled to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LastLevel {
-    /// Nothing of the picture is left.
+    /// The picture has no part in it.
     Nothing,
     /// So little that sigmas are finite.
     Finite,

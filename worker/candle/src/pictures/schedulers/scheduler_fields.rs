@@ -53,7 +53,7 @@ pub(super) struct SchedulerFields {
     pub(super) stochastic_sampling: Option<bool>,
 }
 
-/// What the model's output is.
+/// The meaning of the output of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoisePrediction {
     /// The noise in the sample.

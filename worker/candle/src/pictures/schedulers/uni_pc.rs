@@ -138,8 +138,9 @@ fn solved(ratios: &[f64], right: &[f64]) -> Vec<f64> {
         for row in 0..count {
             if row != column {
                 let factor = rows[row][column] / rows[column][column];
-                for at in column..=count {
-                    rows[row][at] -= factor * rows[column][at];
+                let pivot = rows[column].clone();
+                for (value, above) in rows[row].iter_mut().zip(pivot).skip(column) {
+                    *value -= factor * above;
                 }
             }
         }

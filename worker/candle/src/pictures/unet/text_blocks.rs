@@ -17,7 +17,7 @@ const PLANE_EPS: f64 = 1e-6;
 const ROWS: NormSpec = NormSpec { kind: NormKind::LayerWithBias, eps: 1e-5 };
 
 /// The rows of texts, one text for each picture.
-pub(super) struct TextRows<'a> {
+pub(super) struct GivenTextRows<'a> {
     pub(super) rows: &'a Tensor,
     pub(super) ranges: &'a [Range<usize>],
 }
@@ -59,7 +59,7 @@ impl TextBlocks {
         })
     }
 
-    pub(super) fn forward(&self, x: &Planes, text: &TextRows<'_>) -> CandleResult<Planes> {
+    pub(super) fn forward(&self, x: &Planes, text: &GivenTextRows<'_>) -> CandleResult<Planes> {
         let ranges = x.ranges();
         let mut y = self.before.forward(&self.norm.forward(x, AfterNorm::Nothing)?.rows)?;
         for layer in &self.layers {
@@ -82,7 +82,7 @@ impl TextBlock {
         Ok(Self { norms, own, text, gate, up, down })
     }
 
-    fn forward(&self, x: &Tensor, ranges: &[Range<usize>], text: &TextRows<'_>) -> CandleResult<Tensor> {
+    fn forward(&self, x: &Tensor, ranges: &[Range<usize>], text: &GivenTextRows<'_>) -> CandleResult<Tensor> {
         let x = (x + self.own.of_own(&self.norms[0].forward(x)?, ranges)?)?;
         let seen = (text.rows, text.ranges);
         let x = (&x + self.text.of_others(&self.norms[1].forward(&x)?, ranges, seen)?)?;

@@ -2,21 +2,21 @@
 
 use candle_core::{Result as CandleResult, Tensor};
 
-use super::text_blocks::{TextBlocks, TextRows};
+use super::text_blocks::{GivenTextRows, TextBlocks};
 use crate::error::ModelError;
-use crate::pictures::layers::{Border, PlaneConv, PlaneWeights, Planes, ResidualBlock};
+use crate::pictures::layers::{Border, PlaneConv, PlaneResidual, PlaneWeights, Planes};
 use crate::speech::weights::SpeechWeights;
 
 /// The conditions of a call that all blocks share.
 pub(super) struct BlockConditions<'a> {
     /// A row behind its activation.
     pub(super) time: &'a Tensor,
-    pub(super) text: TextRows<'a>,
+    pub(super) text: GivenTextRows<'a>,
 }
 
 /// A pair of convolutions, and the layers of attention behind them.
 pub(super) struct UnetLayer {
-    pub(super) block: ResidualBlock,
+    pub(super) block: PlaneResidual,
     pub(super) text: Option<TextBlocks>,
 }
 

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use candle_core::{Device, Result as CandleResult, Tensor};
 
-use super::text_blocks::{TextBlocks, TextRows};
+use super::text_blocks::{GivenTextRows, TextBlocks};
 use super::unet_block::{BlockConditions, DownBlock, UnetLayer, UpBlock, read_change};
 use super::unet_spec::{AddedSpec, MiddleSpec, UnetBlockSpec, UnetSpec};
 use crate::error::ModelError;
 use crate::pictures::layers::{
-    AfterNorm, Border, PlaneConv, PlaneNorm, PlaneWeights, Planes, ResidualBlock, ResidualSizes, TimeEmbedding,
+    AfterNorm, Border, PlaneConv, PlaneNorm, PlaneResidual, PlaneWeights, Planes, ResidualSizes, TimeEmbedding,
 };
 use crate::spec::Activation;
 use crate::speech::weights::SpeechWeights;
@@ -29,7 +29,7 @@ pub(in crate::pictures) struct Unet {
 }
 
 struct Middle {
-    blocks: [ResidualBlock; 2],
+    blocks: [PlaneResidual; 2],
     text: TextBlocks,
 }
 
@@ -82,7 +82,7 @@ impl Unet {
             row = embedding.forward(&Tensor::cat(&[text, &sizes], 1)?)?.broadcast_add(&row)?;
         }
         let time = Activation::Silu.in_place(row)?;
-        let text = TextRows { rows: &given.rows, ranges: &given.ranges };
+        let text = GivenTextRows { rows: &given.rows, ranges: &given.ranges };
         let conditions = BlockConditions { time: &time, text };
         let mut x = self.first.forward(x)?;
         let mut kept = vec![x.clone()];
@@ -116,7 +116,7 @@ impl BlockReader<'_> {
         let groups = self.spec.groups;
         let sizes = ResidualSizes { ins, outs, groups, time: Some(self.spec.time_width) };
         Ok(UnetLayer {
-            block: ResidualBlock::read(weights, &format!("{path}.resnets.{at}"), sizes)?,
+            block: PlaneResidual::read(weights, &format!("{path}.resnets.{at}"), sizes)?,
             text: match attention {
                 0 => None,
                 layers => {
@@ -153,8 +153,8 @@ impl BlockReader<'_> {
         };
         Ok(Middle {
             blocks: [
-                ResidualBlock::read(weights, "mid_block.resnets.0", sizes)?,
-                ResidualBlock::read(weights, "mid_block.resnets.1", sizes)?,
+                PlaneResidual::read(weights, "mid_block.resnets.0", sizes)?,
+                PlaneResidual::read(weights, "mid_block.resnets.1", sizes)?,
             ],
             text: TextBlocks::read(weights, "mid_block.attentions.0", (block, layers), self.spec.groups.0)?,
         })

@@ -171,7 +171,7 @@ fn refuse_others(fields: &ComponentFields<'_>) -> Result<(), ModelError> {
         "reverse_transformer_layers_per_block",
         "num_attention_heads",
     ] {
-        fields.only(name, &[null.clone()])?;
+        fields.only(name, std::slice::from_ref(&null))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use candle_core::Result as CandleResult;
 
 use super::vae_spec::VaeSpec;
 use crate::error::ModelError;
-use crate::pictures::layers::{Border, PlaneAttention, PlaneConv, PlaneWeights, Planes, ResidualBlock, ResidualSizes};
+use crate::pictures::layers::{Border, PlaneAttention, PlaneConv, PlaneResidual, PlaneWeights, Planes, ResidualSizes};
 use crate::speech::weights::SpeechWeights;
 
 /// Epsilon of all norms.
@@ -12,7 +12,7 @@ pub(super) const EPS: f64 = 1e-6;
 
 /// Pairs of convolutions, and the change to another size behind them.
 pub(super) struct VaeBlock {
-    layers: Vec<ResidualBlock>,
+    layers: Vec<PlaneResidual>,
     change: Option<SizeChange>,
 }
 
@@ -24,7 +24,7 @@ pub(super) enum SizeChange {
 
 /// Pairs of convolutions with attention between them.
 pub(super) struct VaeMiddle {
-    blocks: [ResidualBlock; 2],
+    blocks: [PlaneResidual; 2],
     attention: Option<PlaneAttention>,
 }
 
@@ -50,7 +50,7 @@ impl VaeBlock {
         let mut blocks = Vec::with_capacity(layers);
         for at in 0..layers {
             let ins = if at == 0 { ins } else { outs };
-            blocks.push(ResidualBlock::read(weights, &format!("{path}.resnets.{at}"), sizes(spec, [ins, outs]))?);
+            blocks.push(PlaneResidual::read(weights, &format!("{path}.resnets.{at}"), sizes(spec, [ins, outs]))?);
         }
         let shape = [outs, outs, 3];
         let change = match end {
@@ -88,7 +88,7 @@ impl VaeMiddle {
         width: usize,
     ) -> Result<Self, ModelError> {
         let block = |at: usize, weights: &mut SpeechWeights<'_, '_>| {
-            ResidualBlock::read(weights, &format!("{path}.resnets.{at}"), sizes(spec, [width, width]))
+            PlaneResidual::read(weights, &format!("{path}.resnets.{at}"), sizes(spec, [width, width]))
         };
         let blocks = [block(0, weights)?, block(1, weights)?];
         let attention = match spec.has_attention {
