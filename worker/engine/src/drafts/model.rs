@@ -299,7 +299,7 @@ impl DraftModel {
         if !self.sequences.get(&wish.id).is_some_and(fits) {
             let seen = self.sequences.get(&wish.id).map(|sequence| sequence.seen).unwrap_or_default();
             if !self.sequences.contains_key(&wish.id) {
-                // What was seen long ago is forgotten, so that a kind is tried again.
+                // Old sightings are forgotten, so that a kind is tried again.
                 self.by_kind[usize::from(wish.is_greedy)].fade();
             }
             self.forget(wish.id, wish.tokens);
