@@ -49,6 +49,13 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         None => None,
     };
     let name = model.file_stem().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
+    let draft = match (&manifest_path, manifest.as_ref().and_then(|manifest| manifest.draft.as_ref())) {
+        (Some(_), Some(Source { path: Some(path), .. })) => {
+            Some(DraftSpec { source: folder.join(path), bytes: ByteCount::ZERO })
+        }
+        (Some(path), Some(_)) => return Err(ByHandError::OfHub { path: path.clone() }),
+        _ => None,
+    };
     let source = match (&manifest_path, manifest.as_ref().and_then(|manifest| manifest.source.as_ref())) {
         (Some(_), Some(Source { path: Some(path), .. })) => folder.join(path),
         // The coordinator knows the cache of hubs.
@@ -79,7 +86,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         cpu_features: None,
         threads: None,
         speculation: manifest.speculation.unwrap_or_default(),
-        draft: manifest.draft.and_then(|draft| draft.path).map(|source| DraftSpec { source, bytes: ByteCount::ZERO }),
+        draft,
         speech: manifest.speech,
         voices: manifest.voices,
         sandbox: serve.sandbox,

@@ -412,7 +412,7 @@ impl DraftModel {
         }
     }
 
-    /// So many tokens of a sequence's last draft are evaluated.
+    /// So many tokens of the draft that was just written for a sequence are evaluated; none where this is not called.
     pub(crate) fn kept(&mut self, id: SequenceId, count: usize) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.kept = count;
@@ -474,3 +474,6 @@ fn likeliest(row: &[f32]) -> (u32, f64) {
     let sum: f64 = row.iter().map(|logit| f64::from((logit - most).exp())).sum();
     (u32::try_from(at).unwrap_or_default(), if sum.is_finite() { 1.0 / sum.max(1.0) } else { 0.0 })
 }
+
+#[cfg(test)]
+mod tests;

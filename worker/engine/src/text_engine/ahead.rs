@@ -38,9 +38,9 @@ pub(super) fn look_ahead(
     }
     let sequences = shares.iter().filter(|share| **share > 0).count();
     let ahead = StepAhead { rows: shares.iter().sum(), sequences, cost };
-    let took = match &mut model {
+    let (took, written) = match &mut model {
         Some(model) if !begins => write_drafts(all, model, ahead, drafts)?,
-        _ => Duration::ZERO,
+        _ => (Duration::ZERO, Vec::new()),
     };
     let offer = |running: &mut RunningSequence| match running.is_parked() {
         true => Vec::new(),
@@ -51,39 +51,45 @@ pub(super) fn look_ahead(
         DraftUse::Always => found.iter().map(Vec::len).collect(),
         _ => cost.shares(&found, sequences, ahead.rows),
     };
-    for ((running, share), count) in all.iter_mut().zip(shares).zip(longest) {
+    for (place, ((running, share), count)) in all.iter_mut().zip(shares).zip(longest).enumerate() {
         if running.is_parked() {
             continue;
         }
         running.keep_drafted(count);
         *share += count;
-        if let Some(model) = &mut model {
+        // A draft that was looked up saves nothing for the model.
+        if let Some(model) = &mut model
+            && written.contains(&place)
+        {
             model.kept(running.id(), count);
         }
     }
     Ok(took)
 }
 
-/// Has the draft model write for sequences of which nothing was found that is as likely.
+/// Has the draft model write for sequences of which nothing was found that is as likely. Returns the time that it took,
+/// and the places of the sequences that have its drafts.
 fn write_drafts(
     all: &mut [RunningSequence],
     model: &mut DraftModel,
     ahead: StepAhead,
     drafts: DraftUse,
-) -> Result<Duration, DecoderError> {
+) -> Result<(Duration, Vec<usize>), DecoderError> {
     let began = Instant::now();
     let mut places = Vec::with_capacity(all.len());
     for (place, running) in all.iter_mut().enumerate() {
-        let parked = running.is_parked();
+        // The draft model sees no images.
+        if running.is_parked() || !running.images().are_none() {
+            continue;
+        }
         let drafting = running.drafts().0;
         let found = drafting.offer().first().copied().unwrap_or_default();
-        // Where a form binds an answer, the draft model knows nothing of it.
-        if !parked && drafting.most() > 0 && found < DraftModel::BETTER_FOUND && running.images().are_none() {
-            places.push((place, running.drafts().0.most()));
+        if drafting.most() > 0 && found < DraftModel::BETTER_FOUND {
+            places.push((place, drafting.most()));
         }
     }
     if places.is_empty() {
-        return Ok(Duration::ZERO);
+        return Ok((Duration::ZERO, Vec::new()));
     }
     let wish = |(place, most): &(usize, usize)| {
         let running = &all[*place];
@@ -94,6 +100,7 @@ fn write_drafts(
     let running: &[RunningSequence] = all;
     let stop = || running.iter().all(|running| running.reply().is_closed());
     let written = model.write(&wishes, ahead, drafts == DraftUse::Always, &stop)?;
+    let mut taken = Vec::new();
     for ((place, _), draft) in places.into_iter().zip(written) {
         if draft.tokens.is_empty() {
             continue;
@@ -101,7 +108,8 @@ fn write_drafts(
         let (drafting, tokens) = all[place].drafts();
         if draft.chances.first() > drafting.offer().first() {
             drafting.begin(tokens, draft);
+            taken.push(place);
         }
     }
-    Ok(began.elapsed())
+    Ok((began.elapsed(), taken))
 }
