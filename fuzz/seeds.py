@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the inputs that fuzzing starts from: fuzz/seeds.py FOLDER makes FOLDER/TARGET/NAME, each a few kB at most."""
 
+import base64
 import json
 import struct
 import sys
@@ -169,6 +170,17 @@ SCHEMAS = [
     '{"type":"object","propertyNames":{"pattern":"^(?=a)[a-c]+$"},"minProperties":1,"additionalProperties":{"type":"number","exclusiveMinimum":0,"maximum":0.5}}',
 ]
 
+# Pictures of 3x2 pixels, or one, by Pillow, in base64.
+PICTURES = {
+    "grey.png": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==",
+    "colours.png": "iVBORw0KGgoAAAANSUhEUgAAAAMAAAACCAYAAACddGYaAAAAIklEQVR4nAXBQQEAMAjEsDJeZwdNE4urkiCICEoS94/12gOL+gp3e6IRAAAAAABJRU5ErkJggg==",
+    "exact.webp": "UklGRkYAAABXRUJQVlA4TDoAAAAvAkAAAC+goG0U6F4QiX8d2CCTtim96t/QpE1B2zZMP5fxB7j5D/Af4kHaNrcDAgHKWPHANhH9j/EC",
+    "lossy.webp": "UklGRjgAAABXRUJQVlA4ICwAAACwAQCdASoDAAIAB0CWJagCdAEO+kKgAP7PJlmojfMcw4rxb9HRH+ozRwwgAA==",
+    "a.gif": "R0lGODdhAwACAIIAAAD/AMhkMgkJCQECA/8AAAAA/wAAAAAAACwAAAAAAwACAAAICQAJACggIMCAgAA7",
+    "a.bmp": "Qk1OAAAAAAAAADYAAAAoAAAAAwAAAAIAAAABABgAAAAAABgAAADEDgAAxA4AAAAAAAAAAAAACQkJMmTIAwIBAAAAAAD/AP8A/wAAAAAA",
+    "a.jpg": "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6T/2wBDARweHigjKE4rK06kbl1upKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKT/wAARCAACAAMDASIAAhEBAxEB/8QAHwAAAQUBAQEBAQEAAAAAAAAAAAECAwQFBgcICQoL/8QAtRAAAgEDAwIEAwUFBAQAAAF9AQIDAAQRBRIhMUEGE1FhByJxFDKBkaEII0KxwRVS0fAkM2JyggkKFhcYGRolJicoKSo0NTY3ODk6Q0RFRkdISUpTVFVWV1hZWmNkZWZnaGlqc3R1dnd4eXqDhIWGh4iJipKTlJWWl5iZmqKjpKWmp6ipqrKztLW2t7i5usLDxMXGx8jJytLT1NXW19jZ2uHi4+Tl5ufo6erx8vP09fb3+Pn6/9oADAMBAAIRAxEAPwDAuWbzR8x+4vf/AGRRRRXfS+CPoiXuf//Z",
+}
+
 SEEDS = {
     "safetensors": {
         "empty": safetensors({}),
@@ -241,6 +253,8 @@ SEEDS = {
         f"{at}-{format}": bytes([format]) + call.encode() for at, call in enumerate(CALLS) for format in range(34)
     },
     "audio": {path.name: path.read_bytes() for path in (Path(__file__).parent.parent / "worker/audio/tests/files").iterdir()},
+    "image": {name: base64.b64decode(data) for name, data in PICTURES.items()}
+    | {"url": b"data:image/png;base64," + PICTURES["grey.png"].encode()},
     "multipart": {
         "form": b"multipart/form-data; boundary=b;xxxxxxxxxx--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--b--",
     },

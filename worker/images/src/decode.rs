@@ -43,13 +43,19 @@ impl ImageHeader {
 
 /// Decodes a file, if file and size are within the limits.
 pub fn decode(file: &[u8], limits: &ImageLimits) -> Result<RgbImage, ImageError> {
+    let (image, format) = upright(file, limits)?;
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    let bytes = rgb(image, format);
+    RgbImage::new(width, height, bytes).ok_or_else(|| ImageError::Damaged("it has no pixels".to_owned()))
+}
+
+/// The picture of a file within the limits, with all of its channels.
+pub(crate) fn upright(file: &[u8], limits: &ImageLimits) -> Result<(DynamicImage, ImageFormat), ImageError> {
     let (mut decoder, format) = open(file, limits)?;
     let orientation = decoder.orientation().map_err(damaged)?;
     let mut image = DynamicImage::from_decoder(decoder).map_err(damaged)?;
     image.apply_orientation(orientation);
-    let (width, height) = (image.width() as usize, image.height() as usize);
-    let bytes = rgb(image, format);
-    RgbImage::new(width, height, bytes).ok_or_else(|| ImageError::Damaged("it has no pixels".to_owned()))
+    Ok((image, format))
 }
 
 fn damaged(error: image::ImageError) -> ImageError {
