@@ -77,6 +77,21 @@ pub const SPEECH_TYPES: &[&str] = &["csm", "parler_tts", "vits"];
 /// The `model_type` of models that turn speech into text, which is their name in GGUF files too.
 pub const HEARING_TYPES: &[&str] = &["whisper"];
 
+/// The classes in `model_index.json` of pipelines that paint, which our worker runs. Classes for one use of the same
+/// parts are alike.
+pub const PIPELINE_CLASSES: &[&str] = &[
+    "StableDiffusionPipeline",
+    "StableDiffusionImg2ImgPipeline",
+    "StableDiffusionInpaintPipeline",
+    "StableDiffusionXLPipeline",
+    "StableDiffusionXLImg2ImgPipeline",
+    "StableDiffusionXLInpaintPipeline",
+];
+
+/// Bytes of activations for each pixel of a picture, at the most: 1,024 numbers of f32 in the last blocks of a decoder
+/// of pictures with 128 channels.
+pub const PICTURE_BYTES_PER_PIXEL: u64 = 4096;
+
 /// Names in `config.json`, in `architectures`.
 pub const CONFIG_ARCHITECTURES: &[&str] = &[
     "LlamaForCausalLM",

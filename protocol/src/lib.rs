@@ -40,8 +40,8 @@ mod worker;
 mod worker_about;
 
 pub use architecture::{
-    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, HEARING_TYPES, SEEING_TYPES, SPEECH_TYPES,
-    TOWER_TYPES, config_architecture,
+    CONFIG_ARCHITECTURES, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, HEARING_TYPES, PICTURE_BYTES_PER_PIXEL,
+    PIPELINE_CLASSES, SEEING_TYPES, SPEECH_TYPES, TOWER_TYPES, config_architecture,
 };
 pub use bytes::{ByteCount, ParseByteCountError, SignedBytes};
 pub use category::{Category, Modality, ParseCategoryError};

@@ -12,8 +12,8 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use model_boss_candle::load_painter;
-use model_boss_engine::{BeginningImage, PaintError, PaintMask, Painter, Painting, PictureRequest};
-use model_boss_images::RgbImage;
+use model_boss_engine::{BeginningImage, PaintError, Painter, Painting, PictureRequest};
+use model_boss_images::{MaskImage, RgbImage};
 use model_boss_protocol::DeviceId;
 use rule::{TensorRule, safetensors};
 use serde::Deserialize;
@@ -91,9 +91,9 @@ fn beginning(number: usize, width: usize, height: usize) -> RgbImage {
     RgbImage::new(width, height, (0..3 * width * height).map(byte).collect()).unwrap()
 }
 
-fn masked(width: usize, height: usize) -> PaintMask {
+fn masked(width: usize, height: usize) -> MaskImage {
     let byte = |at: usize| if at % width >= width / 3 && at / width >= 5 { 255 } else { 0 };
-    PaintMask { width, height, bytes: (0..width * height).map(byte).collect() }
+    MaskImage { width, height, bytes: (0..width * height).map(byte).collect() }
 }
 
 impl Painted {
@@ -221,26 +221,28 @@ fn rc_25_requests_that_cannot_be_served_are_refused_by_name() {
     let case = case("sd-plain");
     let (_folder, painter) = case.load();
     let good = case.painted[0].request();
-    let refused = |request: PictureRequest, word: &str| match painter.start(&request) {
-        Err(PaintError::Refused(what)) => assert!(what.contains(word), "{what}"),
+    let refused = |request: PictureRequest, field: &str, word: &str| match painter.start(&request) {
+        Err(PaintError::Refused { field: named, why }) => {
+            assert!(named == field && why.contains(word), "{named}: {why}")
+        }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("{word} was taken"),
     };
-    refused(PictureRequest { width: 42, ..good.clone() }, "width of 42");
-    refused(PictureRequest { height: 0, ..good.clone() }, "height of 0");
-    refused(PictureRequest { height: 1 << 20, ..good.clone() }, "height of");
-    refused(PictureRequest { seeds: Vec::new(), ..good.clone() }, "no picture");
-    refused(PictureRequest { steps: 0, ..good.clone() }, "0 steps");
-    refused(PictureRequest { scheduler: Some("magic".to_owned()), ..good.clone() }, "'magic'");
-    refused(PictureRequest { guidance_scale: f32::NAN, ..good.clone() }, "guidance");
-    refused(PictureRequest { clip_skip: Some(3), ..good.clone() }, "clip_skip");
+    refused(PictureRequest { width: 42, ..good.clone() }, "size", "width of 42");
+    refused(PictureRequest { height: 0, ..good.clone() }, "size", "height of 0");
+    refused(PictureRequest { height: 1 << 20, ..good.clone() }, "size", "height of");
+    refused(PictureRequest { seeds: Vec::new(), ..good.clone() }, "n", "no picture");
+    refused(PictureRequest { steps: 0, ..good.clone() }, "steps", "0 steps");
+    refused(PictureRequest { scheduler: Some("magic".to_owned()), ..good.clone() }, "scheduler", "'magic'");
+    refused(PictureRequest { guidance_scale: f32::NAN, ..good.clone() }, "guidance_scale", "guidance");
+    refused(PictureRequest { clip_skip: Some(3), ..good.clone() }, "clip_skip", "clip_skip");
     let begun = |strength, mask| {
         let beginning = Some(BeginningImage { image: beginning(1, 20, 30), strength, mask });
         PictureRequest { beginning, ..good.clone() }
     };
-    refused(begun(0.0, None), "leaves none");
-    refused(begun(1.5, None), "'strength' is 1.5");
-    refused(begun(0.5, Some(PaintMask { width: 3, height: 3, bytes: vec![0; 8] })), "mask");
+    refused(begun(0.0, None), "strength", "leaves none");
+    refused(begun(1.5, None), "strength", "'strength' is 1.5");
+    refused(begun(0.5, Some(MaskImage { width: 3, height: 3, bytes: vec![0; 8] })), "mask", "mask");
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub use images::{ImageDigest, ImageDigests, ImageTiles, PromptImage, SeenRows, S
 pub use kv::{BLOCK_TOKENS, CacheSalt, KvSlot, SequenceStep, Sequences};
 pub use label_shares::LabelShares;
 pub use painter::{
-    BeginningImage, PaintError, PaintMask, PaintProgress, Painter, PainterComponent, PainterInfo, Painting,
-    PictureRequest, PipelineKind,
+    BeginningImage, PaintError, PaintProgress, Painter, PainterComponent, PainterInfo, Painting, PictureRequest,
+    PipelineKind,
 };
 pub use places::{PlaceReport, PlaceUse};
 pub use sight::{SightInfo, TextLetters};

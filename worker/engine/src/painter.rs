@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use model_boss_images::RgbImage;
+use model_boss_images::{MaskImage, RgbImage};
 
 use crate::decoder::DecoderError;
 use crate::places::PlaceUse;
@@ -67,17 +67,6 @@ pub struct PainterInfo {
     pub bytes_per_pixel: u64,
 }
 
-/// A picture of one byte for each pixel: white is painted anew, black stays.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PaintMask {
-    /// Pixels of a row.
-    pub width: usize,
-    /// Rows.
-    pub height: usize,
-    /// `width * height` bytes.
-    pub bytes: Vec<u8>,
-}
-
 /// A picture that painting begins with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BeginningImage {
@@ -86,7 +75,7 @@ pub struct BeginningImage {
     /// How much of it is painted anew: 1 leaves nothing of it but what the mask keeps.
     pub strength: f64,
     /// The part that is painted anew; all of it without.
-    pub mask: Option<PaintMask>,
+    pub mask: Option<MaskImage>,
 }
 
 /// The pictures that are wanted.
@@ -120,11 +109,23 @@ pub struct PictureRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum PaintError {
     /// The request cannot be served by this model; for the client.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{why}")]
+    Refused {
+        /// The field at fault.
+        field: &'static str,
+        /// The reason, and what would do.
+        why: String,
+    },
     /// The device failed, or has too little memory.
     #[error(transparent)]
     Device(#[from] DecoderError),
+}
+
+impl PaintError {
+    /// A refusal because of this field.
+    pub fn refused(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Refused { field, why: why.into() }
+    }
 }
 
 /// The state after a step.

@@ -45,8 +45,8 @@ pub(super) struct BeginningForm<'a> {
     pub(super) steps: usize,
 }
 
-fn refused<T>(what: impl Into<String>) -> Result<T, PaintError> {
-    Err(PaintError::Refused(what.into()))
+fn refused<T>(field: &'static str, why: impl Into<String>) -> Result<T, PaintError> {
+    Err(PaintError::refused(field, why))
 }
 
 fn computed<T>(result: CandleResult<T>) -> Result<T, PaintError> {
@@ -69,22 +69,25 @@ impl BeginningForm<'_> {
         noise: &mut LatentNoise,
     ) -> Result<Beginning, PaintError> {
         if !(0.0..=1.0).contains(&given.strength) {
-            return refused(format!("'strength' is {}; it is from 0 to 1", given.strength));
+            return refused("strength", format!("'strength' is {}; it is from 0 to 1", given.strength));
         }
         let made = ((self.steps as f64 * given.strength) as usize).min(self.steps);
         let first = self.steps - made;
         if made == 0 || first >= solver.times().len() {
-            return refused(format!("a strength of {} leaves none of {} steps", given.strength, self.steps));
+            return refused(
+                "strength",
+                format!("a strength of {} leaves none of {} steps", given.strength, self.steps),
+            );
         }
         let numbers = numbers_of(&given.image, self.size);
         match &given.mask {
             Some(mask) => {
                 let Some(anew) = painted_anew(mask, self.size) else {
-                    return refused("the mask has not a byte for each pixel");
+                    return refused("mask", "the mask has not a byte for each pixel");
                 };
                 self.masked(&numbers, &anew, (given.strength, first), (solver, noise))
             }
-            None if self.reads_mask => refused("this model paints parts of a picture anew: give a mask"),
+            None if self.reads_mask => refused("mask", "this model paints parts of a picture anew: give a mask"),
             None => {
                 let posterior = computed(self.vae.encode(&numbers, [self.size[1], self.size[0]]))?;
                 let one = posterior.len();

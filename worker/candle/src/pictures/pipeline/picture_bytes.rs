@@ -1,7 +1,6 @@
 //! Pictures as numbers that lie channel by channel, and as bytes.
 
-use model_boss_engine::PaintMask;
-use model_boss_images::{Resample, RgbImage, resize};
+use model_boss_images::{MaskImage, Resample, RgbImage, resize};
 
 /// The numbers of a picture between -1 and 1, of this size.
 pub(super) fn numbers_of(image: &RgbImage, [width, height]: [usize; 2]) -> Vec<f32> {
@@ -13,7 +12,7 @@ pub(super) fn numbers_of(image: &RgbImage, [width, height]: [usize; 2]) -> Vec<f
 }
 
 /// The pixels that are painted anew, of this size. None where the mask has not as many bytes as pixels.
-pub(super) fn painted_anew(mask: &PaintMask, [width, height]: [usize; 2]) -> Option<Vec<bool>> {
+pub(super) fn painted_anew(mask: &MaskImage, [width, height]: [usize; 2]) -> Option<Vec<bool>> {
     let bytes = mask.bytes.iter().flat_map(|byte| [*byte; RgbImage::CHANNELS]).collect();
     let image = RgbImage::new(mask.width, mask.height, bytes)?;
     let image = if [mask.width, mask.height] == [width, height] {

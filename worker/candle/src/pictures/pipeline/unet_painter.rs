@@ -6,7 +6,7 @@ use candle_core::{Device, Result as CandleResult};
 use model_boss_engine::{
     PaintError, Painter, PainterComponent, PainterInfo, Painting, PictureRequest, PipelineKind, PlaceUse,
 };
-use model_boss_protocol::DeviceId;
+use model_boss_protocol::{DeviceId, PICTURE_BYTES_PER_PIXEL};
 use serde_json::Value;
 
 use super::beginning::{BeginningForm, MaskedLatent};
@@ -24,8 +24,8 @@ use crate::pictures::vae::{Autoencoder, VaeSpec};
 /// The longest side in pixels.
 const LONGEST_SIDE: usize = 4096;
 
-/// Numbers of the largest activations for each pixel, about: those of the decoder's last block.
-const NUMBERS_PER_PIXEL: u64 = 1024;
+/// Steps that every scheduler makes.
+const SOME_STEPS: usize = 20;
 
 /// A pipeline with its weights.
 pub(in crate::pictures) struct UnetPainter {
@@ -171,7 +171,7 @@ fn info(
         takes_mask: true,
         needs_mask: inpaints,
         takes_negative_prompt: true,
-        bytes_per_pixel: NUMBERS_PER_PIXEL * size_of::<f32>() as u64,
+        bytes_per_pixel: PICTURE_BYTES_PER_PIXEL,
     }
 }
 
@@ -185,17 +185,20 @@ impl Painter for UnetPainter {
     }
 
     fn start(&self, request: &PictureRequest) -> Result<Box<dyn Painting + '_>, PaintError> {
-        let refused = PaintError::Refused;
         check_size(&self.info, request)?;
         let size = [request.width, request.height];
-        let solver = self.scheduler.solver(request.scheduler.as_deref(), request.steps, FlowSigmas::OfTraining);
-        let solver = solver.map_err(refused)?;
+        let solver_of =
+            |steps: usize| self.scheduler.solver(request.scheduler.as_deref(), steps, FlowSigmas::OfTraining);
+        let solver = solver_of(request.steps).map_err(|why| {
+            // A scheduler that serves other steps is not at fault.
+            PaintError::refused(if solver_of(SOME_STEPS).is_ok() { "steps" } else { "scheduler" }, why)
+        })?;
         let guidance = Some(request.guidance_scale).filter(|scale| *scale > 1.0);
         let mut prompts = Vec::new();
         if guidance.is_some() {
-            prompts.push(self.prompts.negative(request.negative_prompt.as_deref()).map_err(refused)?);
+            prompts.push(self.prompts.negative(request.negative_prompt.as_deref())?);
         }
-        prompts.push(self.prompts.prompt(&request.prompt, request.clip_skip).map_err(refused)?);
+        prompts.push(self.prompts.prompt("prompt", &request.prompt, request.clip_skip)?);
         let pictures = request.seeds.len();
         let on_host = self.device.is_cpu();
         let conditions = on_threads(on_host, || self.prompts.conditions(&prompts, pictures, size))?;
@@ -210,7 +213,8 @@ impl Painter for UnetPainter {
                 on_threads(on_host, begun)??
             }
             None if reads_mask => {
-                return Err(refused("this model paints parts of a picture anew: give one".to_owned()));
+                let why = "this model paints parts of a picture anew: send one, and a mask, to /v1/images/edits";
+                return Err(PaintError::refused("image", why));
             }
             None => form.noise(solver.as_ref(), &mut noise),
         };
@@ -226,14 +230,14 @@ pub(super) fn check_size(info: &PainterInfo, request: &PictureRequest) -> Result
     for (name, side) in [("width", request.width), ("height", request.height)] {
         if side == 0 || side > longest || !side.is_multiple_of(multiple) {
             let what = format!("a {name} of {side} cannot be painted: multiples of {multiple} up to {longest} can");
-            return Err(PaintError::Refused(what));
+            return Err(PaintError::refused("size", what));
         }
     }
     if request.seeds.is_empty() {
-        return Err(PaintError::Refused("no picture is wanted".to_owned()));
+        return Err(PaintError::refused("n", "no picture is wanted"));
     }
     if !request.guidance_scale.is_finite() {
-        return Err(PaintError::Refused("the guidance scale is no number".to_owned()));
+        return Err(PaintError::refused("guidance_scale", "the guidance scale is no number"));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Prompts as conditions of a network: the rows of one encoder, or of two side by side with a vector of the text.
 
 use candle_core::{Result as CandleResult, Tensor};
+use model_boss_engine::PaintError;
 
 use crate::pictures::text::{ClipEncoder, ClipLayer, ClipText, ClipTokens};
 use crate::pictures::unet::Conditions;
@@ -23,13 +24,20 @@ pub(super) struct PromptTokens {
 }
 
 impl UnetPrompts {
-    /// The tokens of a prompt.
-    pub(super) fn prompt(&self, text: &str, clip_skip: Option<usize>) -> Result<PromptTokens, String> {
-        let tokens = self.encoders.iter().map(|(tokens, _)| tokens.of(text)).collect::<Result<_, _>>()?;
+    /// The tokens of a prompt, which a request has in this field.
+    pub(super) fn prompt(
+        &self,
+        field: &'static str,
+        text: &str,
+        clip_skip: Option<usize>,
+    ) -> Result<PromptTokens, PaintError> {
+        let tokens = self.encoders.iter().map(|(tokens, _)| tokens.of(text)).collect::<Result<_, _>>();
+        let tokens = tokens.map_err(|why| PaintError::refused(field, why))?;
         let layer = |encoder: &ClipEncoder| {
             let left = clip_skip.unwrap_or(0) + usize::from(self.is_xl);
             if left > encoder.layers() {
-                return Err(format!("'clip_skip' leaves out {left} of {} layers", encoder.layers()));
+                let why = format!("'clip_skip' leaves out {left} of {} layers", encoder.layers());
+                return Err(PaintError::refused("clip_skip", why));
             }
             Ok(if self.is_xl { ClipLayer::Plain(left) } else { ClipLayer::Normed(left) })
         };
@@ -38,8 +46,8 @@ impl UnetPrompts {
     }
 
     /// The tokens of a negative prompt. No layer of it is left out.
-    pub(super) fn negative(&self, text: Option<&str>) -> Result<PromptTokens, String> {
-        let prompt = self.prompt(text.unwrap_or_default(), None)?;
+    pub(super) fn negative(&self, text: Option<&str>) -> Result<PromptTokens, PaintError> {
+        let prompt = self.prompt("negative_prompt", text.unwrap_or_default(), None)?;
         Ok(PromptTokens { is_zero: text.is_none() && self.zeros_for_absent, ..prompt })
     }
 

@@ -28,6 +28,9 @@ const NAMES: [(&str, SchedulerClass, bool); 12] = [
     ("flow_match_euler", SchedulerClass::FlowMatchEuler, false),
 ];
 
+/// The wish for Karras' sigmas behind a name.
+const KARRAS: &str = "+karras";
+
 impl SchedulerClass {
     pub(in crate::pictures) const ALL: [Self; 7] = [
         Self::Pndm,
@@ -47,8 +50,15 @@ impl SchedulerClass {
     /// The class that a request names, and whether it wants Karras' sigmas beside the folder's settings.
     pub(in crate::pictures) fn of_request(name: &str) -> Option<(Self, bool)> {
         let plain = name.to_ascii_lowercase().replace([' ', '-'], "_");
-        let short = NAMES.iter().find(|(known, ..)| *known == plain).map(|(_, class, karras)| (*class, *karras));
-        short.or_else(|| Self::of_class(name).map(|class| (class, false)))
+        let short =
+            |plain: &str| NAMES.iter().find(|(known, ..)| *known == plain).map(|(_, class, karras)| (*class, *karras));
+        let named = |name: &str, plain: &str| short(plain).or_else(|| Self::of_class(name).map(|class| (class, false)));
+        named(name, &plain).or_else(|| {
+            // A class, or a short name, with the wish behind it.
+            let plain = plain.strip_suffix(KARRAS)?;
+            let (class, _) = named(name.get(..plain.len())?, plain)?;
+            matches!(class, Self::Euler | Self::DpmSolverMultistep | Self::UniPc).then_some((class, true))
+        })
     }
 
     /// The name in `scheduler_config.json`.

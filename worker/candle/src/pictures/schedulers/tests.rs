@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::flow_match::FlowSigmas;
+use super::scheduler_class::SchedulerClass;
 use super::{FolderRules, SchedulerSpec};
 
 #[derive(Deserialize)]
@@ -87,7 +88,25 @@ fn rc_25_settings_that_no_solver_has_are_refused_by_name() {
     refused(of("DPMSolverMultistepScheduler", "algorithm_type", "sde-dpmsolver++".into()), None, 4, "sde-dpmsolver++");
     refused(of("UniPCMultistepScheduler", "solver_order", 7.into()), None, 4, "solver_order is 7");
     refused(of("PNDMScheduler", "a", 1.into()), Some("magic"), 4, "'magic'");
+    refused(of("PNDMScheduler", "a", 1.into()), Some("PNDMScheduler+karras"), 4, "not known");
     refused(of("PNDMScheduler", "a", 1.into()), Some("flow_match_euler"), 4, "does not fit");
     refused(of("PNDMScheduler", "a", 1.into()), None, 0, "0 steps");
     refused(of("PNDMScheduler", "a", 1.into()), None, 1001, "1001 steps");
+}
+
+#[test]
+fn rc_25_a_request_names_a_scheduler_by_its_class_or_a_short_name_with_karras_sigmas_behind_it() {
+    for (name, expected) in [
+        ("DPMSolverMultistepScheduler", Some((SchedulerClass::DpmSolverMultistep, false))),
+        ("DPMSolverMultistepScheduler+karras", Some((SchedulerClass::DpmSolverMultistep, true))),
+        ("EulerDiscreteScheduler+Karras", Some((SchedulerClass::Euler, true))),
+        ("unipc+karras", Some((SchedulerClass::UniPc, true))),
+        ("DPM++ 2M Karras", Some((SchedulerClass::DpmSolverMultistep, true))),
+        ("Euler-a", Some((SchedulerClass::EulerAncestral, false))),
+        ("ddim+karras", None),
+        ("+karras", None),
+        ("\u{e4}+karras", None),
+    ] {
+        assert_eq!(SchedulerClass::of_request(name), expected, "{name}");
+    }
 }
