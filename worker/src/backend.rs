@@ -1,7 +1,7 @@
 //! The functions that the shell needs of the program that computes: loading a model, and writing model files.
 
 use model_boss_engine::speech::SpeechModel;
-use model_boss_engine::{Decoder, DecoderJudge, Speaker, TextEncoder};
+use model_boss_engine::{Decoder, DecoderJudge, Painter, Speaker, TextEncoder};
 use model_boss_protocol::{InstructionSet, InstructionSetError, WorkerSpec};
 
 use crate::args::{Convert, Index, Synth};
@@ -30,6 +30,10 @@ pub type LoadReranker = Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Resu
 pub type LoadSpeaker =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Speaker>, LoadFailure> + Send>;
 
+/// The same for a model that paints.
+pub type LoadPainter =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Painter>, LoadFailure> + Send>;
+
 /// The same for a model that turns sound into text.
 pub type LoadSpeech =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn SpeechModel>, LoadFailure> + Send>;
@@ -48,6 +52,8 @@ pub struct ModelLoaders {
     pub towers: LoadEncoder,
     /// Models that speak.
     pub speaker: LoadSpeaker,
+    /// Models that paint.
+    pub painter: LoadPainter,
     /// Models that turn sound into text.
     pub speech: LoadSpeech,
 }

@@ -7,20 +7,23 @@ use std::thread;
 use model_boss_engine::speech::SpeechModel;
 use model_boss_engine::text::Vocabulary;
 use model_boss_engine::{
-    DecoderJudge, DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Progress, Speaker,
+    DecoderJudge, DecoderScorer, DraftUse, EncodedForm, Engine, EngineError, EngineInfo, Painter, Progress, Speaker,
     TextEncoder, TextEngine, TextEngineSettings,
 };
-use model_boss_protocol::{Category, Speculation, WorkerExit};
+use model_boss_protocol::{ByteCount, Category, Speculation, WorkerExit};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::backend::{LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders, Reranker};
+use crate::backend::{
+    LoadDecoder, LoadEncoder, LoadPainter, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders, Reranker,
+};
 use crate::cpu_share::StepThreads;
 use crate::draft::{load_draft, with_draft, without_draft};
 use crate::encoding::{self, EncodeJob};
 use crate::failure::LoadFailure;
 use crate::hearing::{self, HearJob};
+use crate::painting::{self, PaintJob, PaintingSide};
 use crate::parking;
 use crate::speaking::{self, Speaking, SpeechOrder, StartProgram};
 use crate::state::{EncoderFacts, EngineCommand, EngineInbox, Serving, Submit, WorkerState};
@@ -119,13 +122,10 @@ fn run(worker: &WorkerState, load: ModelLoaders, text: &TextLoading) -> LoadFail
             load_speech(worker, load.speech, text, jobs)
                 .map(|(model, vocabulary)| hearing::serve(model.as_ref(), vocabulary, threads, inbox, &worker.activity))
         }
-        category => {
-            let message = format!(
-                "this worker serves models of category llm, embedding, reranking, vision, transcription and tts; '{}' \
-                 is {category}",
-                worker.spec.model
-            );
-            Err(LoadFailure::message(WorkerExit::BadModel, message))
+        Category::Diffusion => {
+            let (jobs, inbox) = mpsc::channel(INBOX);
+            load_painter(worker, load.painter, jobs)
+                .map(|painter| painting::serve(painter.as_ref(), threads, inbox, &worker.activity))
         }
     };
     match served {
@@ -145,6 +145,21 @@ fn load_speaker(
     info!(model = %worker.spec.model, rate = speaker.info().rate, "ready");
     worker.speak(Speaking::model(Arc::clone(&speaker), orders));
     Ok(speaker)
+}
+
+/// Reads the weights of a model that paints. From then on it answers.
+fn load_painter(
+    worker: &WorkerState,
+    load: LoadPainter,
+    jobs: mpsc::Sender<PaintJob>,
+) -> Result<Box<dyn Painter>, LoadFailure> {
+    let painter = load(&worker.spec, &mut |share| worker.progressed(share))?;
+    let [width, height] = painter.info().usual_size;
+    info!(model = %worker.spec.model, pipeline = ?painter.info().pipeline, width, height, "ready");
+    let leased: ByteCount = worker.spec.parts.iter().map(|(_, bytes)| *bytes).sum();
+    let leased = Some(leased).filter(|leased| *leased > ByteCount::ZERO);
+    worker.paint(PaintingSide::new(painter.as_ref(), leased, jobs));
+    Ok(painter)
 }
 
 /// Reads the weights of an encoder, and beside them its tokenizer.

@@ -25,18 +25,20 @@ mod http;
 mod meter;
 mod metrics;
 mod model_files;
+mod painting;
 mod parking;
 mod process;
 mod speaking;
 mod state;
+mod stream_stats;
 pub mod terminal;
 mod text;
 mod threads;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
 pub use backend::{
-    ChooseInstructions, LoadDecoder, LoadEncoder, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders, Reranker,
-    WorkerBackend, WriteFile,
+    ChooseInstructions, LoadDecoder, LoadEncoder, LoadPainter, LoadReranker, LoadSpeaker, LoadSpeech, ModelLoaders,
+    Reranker, WorkerBackend, WriteFile,
 };
 pub use failure::LoadFailure;
 pub use process::run;

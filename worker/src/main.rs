@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use model_boss_candle::{DecoderLoadOptions, DeviceOptions, EncoderTask};
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::speech::SpeechModel;
-use model_boss_engine::{Decoder, Speaker, TextEncoder};
+use model_boss_engine::{Decoder, Painter, Speaker, TextEncoder};
 use model_boss_protocol::{
     ByteCount, Category, DeviceId, InstructionSet, InstructionSetError, ResidencyMode, StoreKind, WorkerSpec,
 };
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             reranker: Box::new(load_reranker),
             towers: Box::new(load_towers),
             speaker: Box::new(load_speaker),
+            painter: Box::new(load_painter),
             speech: Box::new(load_speech),
         },
         convert: Box::new(files::convert),
@@ -104,6 +105,11 @@ fn load_towers(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<d
 
 fn load_speaker(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Speaker>, LoadFailure> {
     model_boss_candle::load_speaker(&spec.source, &first_device(spec), progress)
+        .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+fn load_painter(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Painter>, LoadFailure> {
+    model_boss_candle::load_painter(&spec.source, &first_device(spec), progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 

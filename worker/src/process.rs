@@ -163,7 +163,8 @@ fn start_helpers(spec: &WorkerSpec) -> Result<WorkerHelpers, LoadFailure> {
             let host = speaking::start_host(program, &spec.source, spec.sandbox);
             host.map(|host| WorkerHelpers::Program(Box::new(host))).map_err(no_room)
         }
-        (Category::Tts, None) => Ok(WorkerHelpers::None),
+        // Their texts are short, and read by parts of the model.
+        (Category::Tts | Category::Diffusion, _) => Ok(WorkerHelpers::None),
         _ => text::start_launcher(&TextLoad::of_worker(spec)).map(WorkerHelpers::Texts).map_err(no_room),
     }
 }

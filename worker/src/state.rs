@@ -12,8 +12,8 @@ use model_boss_engine::{
     Reply, SequenceId, SightInfo, Work,
 };
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, StreamStats,
-    WorkerCores, WorkerHealth, WorkerSpec,
+    ApiError, ByteCount, DeviceId, ErrorCode, InstructionSet, Readiness, SandboxState, SpawnToken, WorkerCores,
+    WorkerHealth, WorkerSpec,
 };
 use tokio::sync::{Semaphore, SetOnce, mpsc, oneshot};
 
@@ -26,8 +26,10 @@ use crate::gone::engine_gone;
 use crate::hearing::HearJob;
 use crate::meter::{WorkMeter, WorkMeters};
 use crate::metrics::WorkerMetrics;
+use crate::painting::PaintingSide;
 use crate::parking::{ParkOrder, RestoreOrder};
 use crate::speaking::Speaking;
+use crate::stream_stats::stream_stats;
 use crate::text::TextSide;
 use crate::threads::ComputeThreads;
 
@@ -53,6 +55,8 @@ pub(crate) struct WorkerState {
     serving: SetOnce<Serving>,
     /// A model or program that speaks, in place of [`Serving`].
     speaking: SetOnce<Speaking>,
+    /// A model that paints, in place of [`Serving`].
+    painting: SetOnce<PaintingSide>,
 }
 
 /// Callers that are let in.
@@ -159,6 +163,7 @@ impl WorkerState {
             draining: AtomicBool::new(false),
             serving: SetOnce::new(),
             speaking: SetOnce::new(),
+            painting: SetOnce::new(),
         }
     }
 
@@ -186,6 +191,7 @@ impl WorkerState {
             tokio::select! {
                 _ = self.serving.wait() => {}
                 _ = self.speaking.wait() => {}
+                _ = self.painting.wait() => {}
             }
         };
         let _ = tokio::time::timeout(limit, ready).await;
@@ -203,9 +209,16 @@ impl WorkerState {
         let _ = self.speaking.set(speaking);
     }
 
+    /// From now on the model paints.
+    pub(crate) fn paint(&self, painting: PaintingSide) {
+        self.progressed(1.0);
+        // Loading happens once; a second call would have no effect.
+        let _ = self.painting.set(painting);
+    }
+
     /// Whether the model answers.
     pub(crate) fn is_ready(&self) -> bool {
-        self.serving.get().is_some() || self.speaking.get().is_some()
+        self.serving.get().is_some() || self.speaking.get().is_some() || self.painting.get().is_some()
     }
 
     /// The loaded model, or the reason why it cannot be used now.
@@ -216,6 +229,11 @@ impl WorkerState {
     /// The loaded model or program that speaks, or the reason why it cannot be used now.
     pub(crate) fn speaking(&self) -> Result<&Speaking, ApiError> {
         self.loaded(self.speaking.get())
+    }
+
+    /// The loaded model that paints, or the reason why it cannot be used now.
+    pub(crate) fn painting(&self) -> Result<&PaintingSide, ApiError> {
+        self.loaded(self.painting.get())
     }
 
     fn loaded<'a, T>(&self, model: Option<&'a T>) -> Result<&'a T, ApiError> {
@@ -232,7 +250,8 @@ impl WorkerState {
     /// The use of devices, and the most bytes beside the weights, once the model is loaded.
     fn device_use(&self) -> Option<(&[PlaceUse], u64)> {
         let of_text = self.serving.get().map(|serving| (&serving.places[..], serving.info.workspace_bytes));
-        of_text.or_else(|| self.speaking.get().map(Speaking::device_use))
+        let of_speech = || self.speaking.get().map(Speaking::device_use);
+        of_text.or_else(of_speech).or_else(|| self.painting.get().map(PaintingSide::device_use))
     }
 
     /// The report on streamed layers; none before the model is loaded, and where all layers are resident.
@@ -276,7 +295,7 @@ impl WorkerState {
     fn may_hold(&self) -> Vec<(DeviceId, ByteCount)> {
         let tokens = match self.serving.get() {
             Some(serving) => serving.info.kv_tokens,
-            // One that speaks keeps nothing of a text.
+            // One that speaks or paints keeps nothing of a text.
             None => Some(0),
         };
         let Some((tokens, (places, workspace))) = tokens.zip(self.device_use()) else { return Vec::new() };
@@ -312,7 +331,8 @@ impl WorkerState {
             context_length: serving.map(|serving| serving.info.context_length as u64),
             weight_bytes: serving
                 .map(|serving| serving.info.weight_bytes)
-                .or(self.speaking.get().map(Speaking::weight_bytes)),
+                .or_else(|| self.speaking.get().map(Speaking::weight_bytes))
+                .or_else(|| self.painting.get().map(PaintingSide::weight_bytes)),
             held: self.held(),
             may_hold: self.may_hold(),
             engine: self.activity.stats(),
@@ -320,29 +340,6 @@ impl WorkerState {
             streaming: self.monitor().map(stream_stats),
             sandbox: Some(self.sandbox.clone()),
         }
-    }
-}
-
-/// A monitor's figures, in the words that the coordinator shows (RS-9).
-fn stream_stats(monitor: &Monitor) -> StreamStats {
-    let (plan, totals) = (monitor.residency(), monitor.totals());
-    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    StreamStats {
-        resident_layers: small(plan.resident_layers),
-        streamed_layers: small(plan.streamed_layers),
-        step_bytes: plan.streamed_bytes,
-        slots: small(plan.slots),
-        store: plan.store.clone(),
-        store_bytes_per_second: plan.store_bytes_per_second,
-        steps: totals.steps,
-        bytes: totals.bytes,
-        read_seconds: totals.read_seconds,
-        place_seconds: totals.place_seconds,
-        compute_seconds: totals.compute_seconds,
-        stall_seconds: totals.stall_seconds,
-        wall_seconds: totals.wall_seconds,
-        overlap: totals.overlap(),
-        bytes_per_second: totals.bandwidth(),
     }
 }
 

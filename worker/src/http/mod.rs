@@ -22,6 +22,7 @@ mod message;
 mod native;
 mod native_answer;
 mod options;
+mod painting;
 mod pairs;
 mod parked;
 mod pictures;

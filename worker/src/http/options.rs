@@ -20,6 +20,7 @@ use super::dry::DryWish;
 use super::error::{ErrorAnswer, text_error};
 use super::fields::RequestFields;
 use super::form::form;
+use super::painting::check_picture_defaults;
 use super::progress::AnswerExtras;
 
 /// Most stop strings in a request.
@@ -172,8 +173,10 @@ fn cache(fields: &RequestFields<'_>) -> Result<Option<CacheSalt>, ApiError> {
 
 /// Whether a manifest's fields are valid in a request. Those of speech have other meanings, and requests check them.
 pub(crate) fn check_defaults(category: Category, defaults: &RequestDefaults) -> Result<(), ApiError> {
-    if category == Category::Tts {
-        return Ok(());
+    match category {
+        Category::Tts => return Ok(()),
+        Category::Diffusion => return check_picture_defaults(defaults),
+        _ => {}
     }
     let fields = RequestFields::of_defaults(defaults);
     GenerateOptions::read(&fields, usize::MAX, 0)?;

@@ -5,13 +5,19 @@ use std::sync::Arc;
 use model_boss_engine::SightInfo;
 use model_boss_images::{ImageError, ImageLimits, PixelPlanes, PixelSteps, decode, image_bytes};
 use model_boss_protocol::{ApiError, ErrorCode};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::ErrorAnswer;
 use crate::encoding::EncodeItem;
 
 /// Requests whose images are decoded at the same time: a large image takes some hundred megabytes meanwhile.
 static DECODED_AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// A place for a request whose images are decoded.
+pub(super) async fn decoding_place() -> Option<SemaphorePermit<'static>> {
+    // The semaphore is never closed.
+    DECODED_AT_ONCE.acquire().await.ok()
+}
 
 /// An image of a request.
 pub(super) struct Picture {
@@ -30,8 +36,7 @@ pub(super) async fn read_pictures(sight: &SightInfo, pictures: Vec<Picture>) -> 
         let message = format!("the request has {} images; it may have {}", pictures.len(), limits.count);
         return Err(ApiError::new(ErrorCode::RequestTooLarge, message).with_param("input").into());
     }
-    // The semaphore is never closed.
-    let permit = DECODED_AT_ONCE.acquire().await;
+    let permit = decoding_place().await;
     let (steps, pictures) = (sight.pixels, Arc::new(pictures));
     let read = tokio::task::spawn_blocking(move || {
         let read =

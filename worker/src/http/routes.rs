@@ -15,8 +15,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::adapters::LARGEST_ADAPTER;
 use super::error::{ErrorAnswer, LARGEST_BODY};
 use super::{
-    adapters, chat, completions, deadline, embeddings, infill, info, native, parked, rerank, score, speech, tei,
-    tokens, transcripts, vision,
+    adapters, chat, completions, deadline, embeddings, infill, info, native, painting, parked, rerank, score, speech,
+    tei, tokens, transcripts, vision,
 };
 use crate::encoding::{priority_in, with_priority};
 use crate::state::{Access, WorkerState};
@@ -42,7 +42,10 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
         Category::Transcription => Router::new()
             .route("/v1/audio/transcriptions", post(transcripts::transcribe))
             .route("/v1/audio/translations", post(transcripts::translate)),
-        _ => Router::new()
+        Category::Diffusion => Router::new()
+            .route("/v1/images/generations", post(painting::generate))
+            .route("/v1/images/edits", post(painting::edit)),
+        Category::Llm => Router::new()
             .route("/v1/chat/completions", post(chat::complete))
             .route("/v1/completions", post(completions::complete))
             .route("/completion", post(native::complete))
@@ -53,8 +56,8 @@ pub(super) fn router(worker: Arc<WorkerState>) -> Router {
             .route("/adapters/{name}", adapter_orders()),
     };
     let of_text = match worker.spec.category {
-        // Letters and phonemes of voices are no tokens of a text.
-        Category::Tts => Router::new(),
+        // Letters and phonemes of voices are no tokens of a text, and prompts of pictures are read beside the weights.
+        Category::Tts | Category::Diffusion => Router::new(),
         _ => text_routes(),
     };
     let routes = of_category

@@ -9,6 +9,7 @@ mod images;
 mod judges;
 mod messages;
 mod nonsense;
+mod painting;
 mod rejections;
 mod rig;
 mod tei;

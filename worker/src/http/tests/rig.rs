@@ -27,6 +27,7 @@ use crate::defaults::RequestDefaults;
 use crate::engine_thread::{self, WorkerHelpers};
 use crate::failure::LoadFailure;
 use crate::http::HttpServer;
+use crate::painting::fake_painter::{FakePainter, FakePainterControl};
 use crate::state::{Access, WorkerState};
 use crate::text::start_threads;
 use crate::threads::ComputeThreads;
@@ -42,6 +43,8 @@ pub(super) struct Rig {
     pub(super) address: SocketAddr,
     pub(super) worker: Arc<WorkerState>,
     pub(super) control: FakeControl,
+    /// Of a model that paints.
+    pub(super) painter: FakePainterControl,
     pub(super) server: HttpServer,
     pub(super) ended: oneshot::Receiver<LoadFailure>,
     /// The orders to the worker.
@@ -132,6 +135,8 @@ impl Setup {
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();
         let (loading, labels) = (self.loading, self.labels);
+        let painting = FakePainter::new();
+        let painter = painting.control();
         let wait = loading.is_none();
         let load = move |_: &WorkerSpec, progress: &mut dyn FnMut(f32)| {
             progress(0.5);
@@ -149,17 +154,18 @@ impl Setup {
             speech: Box::new(|_, _| Ok(Box::new(scripted()))),
             reranker: Box::new(move |_, _| Ok(Reranker::Encoder(Box::new(Judge::new(labels))))),
             speaker: Box::new(|_, _| panic!("no worker of these tests speaks")),
+            painter: Box::new(|_, _| Ok(Box::new(painting))),
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = engine_thread::start(Arc::clone(&worker), loaders, WorkerHelpers::Texts(start_threads())).unwrap();
         let server = HttpServer::start(listener, Arc::clone(&worker));
-        let rig = Rig { address, worker, control, server, ended, share, _folder: folder };
+        let rig = Rig { address, worker, control, painter, server, ended, share, _folder: folder };
         if wait {
             if rig.worker.spec.category == Category::Llm {
                 ready.await.unwrap();
             }
-            rig.until(|rig| rig.worker.serving().is_ok()).await;
+            rig.until(|rig| rig.worker.is_ready()).await;
         }
         (rig, gate)
     }
