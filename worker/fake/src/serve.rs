@@ -28,106 +28,20 @@ use tokio::time::Instant;
 use crate::canned::{CannedAnswer, CannedBody, events, refuse, whole};
 use crate::control::Control;
 use crate::decode::{Decode, FakeCounters};
-use crate::echo::{echo, json_or_text, readable};
+use crate::echo::echo;
 use crate::failure::{FakeFailure, exit_now};
+use crate::fake_worker::FakeWorker;
 use crate::hearing;
 use crate::llama_server;
+use crate::painting::paint;
+use crate::received::{BODY_LIMIT, Received, receive};
 use crate::rough::{answer_badly, answer_raw};
 use crate::shapes::{Body, CompletionRoute, FakeShape, Manner};
 use crate::speech::SpeechBody;
 use crate::whole_answer::WholeAnswers;
 
-/// The largest accepted request body in bytes.
-const BODY_LIMIT: usize = 64 << 20;
-
 /// The beginning of the path of a request's progress.
 const PROGRESS: &str = "/progress/";
-
-/// The state that all connections share.
-struct FakeWorker {
-    spec: Arc<WorkerSpec>,
-    behaviour: Arc<Behaviour>,
-    control: Arc<Control>,
-    manner: Manner,
-    counters: Arc<FakeCounters>,
-    answers: WholeAnswers,
-    ready: SetOnce<()>,
-    started: Instant,
-}
-
-impl FakeWorker {
-    fn refuse(&self, error: &ApiError) -> CannedAnswer {
-        match self.manner {
-            Manner::Worker => refuse(error),
-            Manner::LlamaServer => {
-                let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                whole(status, llama_server::error(error).to_string().into())
-            }
-        }
-    }
-
-    /// Refuses a prompt of so many tokens.
-    fn refuse_length(&self, tokens: u64) -> CannedAnswer {
-        let limit = self.context_length();
-        if self.manner == Manner::LlamaServer {
-            return whole(StatusCode::BAD_REQUEST, llama_server::overflow(tokens, limit).to_string().into());
-        }
-        let message = format!(
-            "This model's maximum context length is {limit} tokens. However, the prompt has {tokens} tokens; shorten \
-             it, or use a model with a longer context"
-        );
-        refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, message))
-    }
-
-    /// The share of the simulated load that is done.
-    fn progress(&self) -> f32 {
-        if self.ready.get().is_some() {
-            return 1.0;
-        }
-        let whole = Duration::from_millis(self.behaviour.load_ms);
-        if whole.is_zero() { 0.5 } else { (self.started.elapsed().as_secs_f32() / whole.as_secs_f32()).min(0.99) }
-    }
-
-    /// The bytes the worker holds on each device at present.
-    fn held(&self) -> Vec<(DeviceId, ByteCount)> {
-        let leased: ByteCount = self.spec.parts.iter().map(|(_, bytes)| *bytes).sum();
-        let holds = self.behaviour.holds.unwrap_or(leased).0 as f64 / leased.0.max(1) as f64;
-        let share = holds * f64::from(self.progress());
-        self.spec.parts.iter().map(|(device, bytes)| (device.clone(), bytes.scaled(share))).collect()
-    }
-
-    /// Simulated counts of a model that is to be streamed: half of its layers are streamed, without stalls.
-    fn streaming(&self, ready: bool) -> Option<StreamStats> {
-        (ready && self.spec.residency.mode == ResidencyMode::Stream).then(|| {
-            let steps = self.counters.engine().steps;
-            StreamStats {
-                resident_layers: 12,
-                streamed_layers: 12,
-                slots: self.spec.residency.window.unwrap_or(1) + 1,
-                store: "pretended".to_owned(),
-                steps,
-                overlap: 1.0,
-                ..StreamStats::default()
-            }
-        })
-    }
-
-    /// The cores of a model on the host, as the behaviour sets them.
-    fn cores(&self) -> Option<WorkerCores> {
-        let cores = NonZero::new(self.behaviour.cores).filter(|_| self.spec.device == DeviceId::Cpu)?;
-        Some(WorkerCores { threads: self.spec.threads.unwrap_or(cores), cores })
-    }
-
-    /// Starts an answer to a request of this number, with so many tokens of its prompt and this limit.
-    fn decode(&self, (number, prompt_tokens, limit): (u64, u64, Option<u64>), text: Option<&str>) -> Decode {
-        let shared = (Arc::clone(&self.behaviour), Arc::clone(&self.counters), Arc::clone(&self.control));
-        Decode::start(number, prompt_tokens, limit, text, shared.0, shared.1, shared.2)
-    }
-
-    fn context_length(&self) -> u64 {
-        self.spec.context_length.unwrap_or(self.behaviour.context_length)
-    }
-}
 
 /// Listens, loads, serves until SIGTERM, and finishes running requests.
 pub(crate) async fn serve(
@@ -253,6 +167,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<FakeWorker>) -> CannedAn
         (&Method::POST, "/completion") if foreign => infer(request, &worker, CompletionRoute::LlamaCompletion).await,
         (&Method::POST, "/v1/embeddings") => embed(request, &worker).await,
         (&Method::POST, "/v1/audio/speech") => speak(request, &worker).await,
+        (&Method::POST, "/v1/images/generations" | "/v1/images/edits") => paint(request, &worker).await,
         (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
         (&Method::POST, "/v1/audio/transcriptions" | "/v1/audio/translations") => hear(request, &worker).await,
         (&Method::GET, path) if path.starts_with(PROGRESS) => worker.answers.progress(&path[PROGRESS.len()..]),
@@ -366,48 +281,6 @@ async fn try_json(
             whole(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error.to_string().into())
         }
     }
-}
-
-/// A request that is to be answered in order.
-struct Received {
-    number: u64,
-    headers: http::HeaderMap,
-    bytes: Bytes,
-}
-
-/// Reads a request and reports it, unless the behaviour answers it at once.
-async fn receive(request: Request<Incoming>, worker: &FakeWorker) -> Result<Received, CannedAnswer> {
-    let (parts, body) = request.into_parts();
-    let number = worker.counters.next_request();
-    let Ok(bytes) = Limited::new(body, BODY_LIMIT).collect().await else {
-        return Err(worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit")));
-    };
-    let bytes = bytes.to_bytes();
-    if worker.control.listens() {
-        worker.control.report(&Report::Request {
-            number,
-            path: parts.uri.path().to_owned(),
-            headers: readable(&parts.headers),
-            body: json_or_text(&bytes),
-        });
-    }
-    if worker.behaviour.crash_at_request == Some(number) {
-        eprintln!("model-boss-fake-worker: crash at request {number}, as told");
-        exit_now(worker.behaviour.crash_exit);
-    }
-    if worker.ready.get().is_none() {
-        return Err(worker.refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading")));
-    }
-    if let Some(refusal) = &worker.behaviour.refuse {
-        let error =
-            json!({ "message": refusal.message, "type": "invalid_request_error", "param": null, "code": refusal.code });
-        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return Err(whole(status, json!({ "error": error, "source": "worker" }).to_string().into()));
-    }
-    if worker.behaviour.malformed == Some(Malformed::NotJson) {
-        return Err(whole(StatusCode::OK, Bytes::from_static(b"<html>good day, this is not JSON</html>")));
-    }
-    Ok(Received { number, headers: parts.headers, bytes })
 }
 
 /// Speaks a text: each of its words is a token.

@@ -35,6 +35,18 @@ impl WholeAnswers {
         whole(StatusCode::OK, shape.whole(&text, finish, cost))
     }
 
+    /// Counts the steps of a picture, each of which is a token.
+    pub(crate) async fn count_steps(&self, id: &str, mut decode: Decode, steps: u64) {
+        let made = MadeAnswer { all: self, id };
+        let mut done = 0;
+        while decode.next().await.is_some() {
+            done += 1;
+            let progress = WorkProgress { unit: WorkUnit::Steps, done, total: Some(steps), text: String::new() };
+            made.all.list().insert(id.to_owned(), progress);
+        }
+        let _ = decode.finish();
+    }
+
     /// The answer to `GET /progress/{id}`.
     pub(crate) fn progress(&self, id: &str) -> CannedAnswer {
         match self.list().get(id) {
