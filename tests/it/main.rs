@@ -54,6 +54,7 @@ mod observability;
 mod one_host;
 mod operators;
 mod parking;
+mod pictures;
 mod ports;
 mod prefix_cache;
 mod printing;

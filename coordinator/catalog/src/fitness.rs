@@ -6,8 +6,8 @@ use std::path::Path;
 
 use model_boss_host::plain_file::{CONFIG, text_beside_weights};
 use model_boss_protocol::{
-    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, HEARING_TYPES, SPEECH_TYPES,
-    TOWER_TYPES, config_architecture,
+    CONFIG_ARCHITECTURES, Category, ENCODER_TYPES, GGUF_ARCHITECTURES, GGUF_ENCODERS, HEARING_TYPES, PIPELINE_CLASSES,
+    SPEECH_TYPES, TOWER_TYPES, config_architecture,
 };
 use model_boss_weights::gguf::HeaderFault;
 use model_boss_weights::{HeaderBudget, layers_folder, towers_folder};
@@ -16,6 +16,7 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::files::ModelFile;
 use super::headers::gguf_outline;
+use super::pipeline::PipelineIndex;
 
 /// The most characters of a name in a message.
 const MAX_NAME: usize = 100;
@@ -38,7 +39,7 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
         Category::Tts => return Some("our worker reads models that speak from safetensors only".to_owned()),
         // A decoder's last rows are vectors, and its words are scores.
         Category::Embedding | Category::Reranking => {}
-        category => return Some(format!("our worker has no engine for {category} models")),
+        Category::Diffusion => return pipeline_lacks(source),
     }
     match ggufs.iter().find_map(|file| gguf_lacks(category, file.path())) {
         Some(lacks) => Some(lacks),
@@ -112,6 +113,20 @@ fn towers_lack(source: &Path) -> Option<String> {
     let model_type = model_type_of(&towers_folder(source)).filter(|kind| !TOWER_TYPES.contains(&kind.as_str()))?;
     let unknown: String = model_type.escape_debug().take(MAX_NAME).collect();
     Some(format!("our worker gets no vectors of images from models of type '{unknown}'"))
+}
+
+/// The same for a model that paints.
+fn pipeline_lacks(source: &Path) -> Option<String> {
+    let Some(index) = PipelineIndex::read(source) else {
+        // A folder that is not there yet shows nothing.
+        let lacks = || "our worker paints with folders of diffusers, which have a model_index.json".to_owned();
+        return source.exists().then(lacks);
+    };
+    if PIPELINE_CLASSES.contains(&index.class.as_str()) {
+        return None;
+    }
+    let unknown: String = index.class.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker does not paint by pipelines of class '{unknown}'"))
 }
 
 /// The same for a model that speaks.

@@ -1,5 +1,5 @@
 //! A model's category by its files, for one whose manifest states none: encoders give vectors, or numbers for labels,
-//! and some models speak.
+//! and some models speak, or paint.
 
 use std::path::Path;
 
@@ -12,12 +12,16 @@ use serde::Deserialize;
 
 use super::files::ModelFile;
 use super::headers::gguf_outline;
+use super::pipeline::PipelineIndex;
 
 /// llama.cpp's number for files whose numbers are scores, in `pooling_type`.
 const RANK: u64 = 4;
 
 /// The category that the files show; `None` for one that writes text, or where they cannot be read.
 pub(super) fn category_of(source: &Path, files: &[ModelFile]) -> Option<Category> {
+    if PipelineIndex::read(source).is_some() {
+        return Some(Category::Diffusion);
+    }
     match files.iter().find(|file| file.is_gguf()) {
         Some(file) => of_gguf(file.path()).or_else(|| speech_beside(source)),
         None if files.iter().any(ModelFile::is_weights) => of_config(source),
@@ -150,6 +154,9 @@ mod tests {
         ] {
             assert_eq!(of(config), expected, "{config}");
         }
+        std::fs::write(folder.path().join("model_index.json"), r#"{"_class_name":"FluxPipeline"}"#).unwrap();
+        assert_eq!(of("{"), Some(Category::Diffusion));
+        std::fs::remove_file(folder.path().join("model_index.json")).unwrap();
         std::fs::write(folder.path().join("modules.json"), "[]").unwrap();
         assert_eq!(of(r#"{"architectures":["Qwen3ForCausalLM"]}"#), Some(Category::Embedding));
         let saved = folder.path().join("config_sentence_transformers.json");

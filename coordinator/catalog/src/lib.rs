@@ -19,6 +19,7 @@ mod manifest_folders;
 mod model;
 mod named_adapters;
 mod package;
+mod pipeline;
 mod pulled;
 mod read;
 mod roots;

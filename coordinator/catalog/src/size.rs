@@ -9,7 +9,7 @@ use model_boss_protocol::{Backend, ByteCount, Category, KvCacheType, Manifest, R
 use super::adapters::AdapterSource;
 use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, ModelShape};
-use super::speech_size;
+use super::{pipeline, speech_size};
 
 /// Code and buffers of a worker. A worker's context on each GPU is added where it is placed on one.
 const PROCESS: ByteCount = ByteCount::mib(64);
@@ -68,6 +68,13 @@ pub(super) fn estimate(
             let beside = speech_size::of_speakers(source).unwrap_or(SPEECH_WORK);
             return SizeEstimate { bytes: weights + beside + PROCESS, rule: SizeRule::Headers, streamed: None };
         }
+    }
+    if category == Category::Diffusion
+        && !backend.is_foreign()
+        && stated.is_none()
+        && let Some((weights, picture)) = pipeline::memory(source, files)
+    {
+        return SizeEstimate { bytes: weights + picture + PROCESS, rule: SizeRule::Headers, streamed: None };
     }
     if category == Category::Transcription
         && !backend.is_foreign()

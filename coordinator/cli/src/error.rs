@@ -158,6 +158,9 @@ pub(super) enum CliError {
     /// The manifest of a found model cannot be written.
     #[error("{0} cannot be written")]
     Write(PathBuf, #[source] io::Error),
+    /// A file cannot be read.
+    #[error("{0} cannot be read")]
+    Read(PathBuf, #[source] io::Error),
     /// A path is not UTF-8, as JSON and TOML require.
     #[error("{0} cannot be named in text: rename it to something in UTF-8")]
     NotText(PathBuf),

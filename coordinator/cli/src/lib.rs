@@ -19,6 +19,7 @@ mod keys;
 mod load;
 mod logs;
 mod orders;
+mod paint;
 mod private;
 mod progress_line;
 mod providers;
@@ -76,6 +77,7 @@ Examples:
   model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
   git diff | model-boss run guide                   the question comes from a pipe
   model-boss say \"Good morning\" -o morning.opus    speech, by a voice of this machine
+  model-boss paint \"a lighthouse\" -o light.png      a picture, by a model of this machine
   model-boss pull Qwen/Qwen3-0.6B-GGUF:Q8_0         a model of a hub, with resume and checksum
   model-boss ps --watch                             what is loaded, where, and until when
   model-boss queue                                  who waits, and for what
@@ -166,6 +168,8 @@ enum Command {
     Logs(logs::LogsArgs),
     /// Speak a text by a model or program that can, into a file.
     Say(say::SayArgs),
+    /// Paint a text by a model that can, into files; or a picture anew.
+    Paint(paint::PaintArgs),
     /// Propose manifests for the models on this disk: caches of Hugging Face, LM Studio and Ollama, or a folder.
     Scan(scan::ScanArgs),
     /// Download a model of a hub into Hugging Face's cache, and write its manifest. Interrupted, it goes on later.
@@ -302,6 +306,7 @@ impl Command {
             Self::Invalidate { model } => print(&small_runtime()?.block_on(orders::invalidate(&client()?, &model))?)?,
             Self::Free(args) => print(&small_runtime()?.block_on(orders::free(&client()?, &args))?)?,
             Self::Logs(args) => small_runtime()?.block_on(logs::logs(&client()?, &args))?,
+            Self::Paint(args) => print(&small_runtime()?.block_on(paint::paint(&client()?, &args))?)?,
             Self::Say(args) => print(&small_runtime()?.block_on(say::say(&client()?, &args))?)?,
             Self::Scan(args) => print(&scan::scan(&args)?)?,
             Self::Pull(args) => return pull::pull(&client()?, &args),

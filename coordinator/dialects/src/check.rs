@@ -12,11 +12,18 @@ use crate::llama::{APPLY_TEMPLATE, COMPLETION, INFILL};
 use crate::nonsense;
 use crate::tokens::{DETOKENIZE, TOKENIZE};
 
-/// Limit in bytes for a line of a stream; an image in base64 takes about a tenth of it.
+/// Limit in bytes for a line of a stream.
 const LONGEST_LINE: usize = 8 << 20;
+
+/// The same for a picture: one of 4,096 pixels square of noise, in base64.
+const LONGEST_PICTURE: usize = 96 << 20;
 
 /// The route of speech.
 pub const SPEECH: &str = "/v1/audio/speech";
+/// The route of pictures of a text.
+pub const PICTURES: &str = "/v1/images/generations";
+/// The route of pictures that are painted anew.
+pub const EDITS: &str = "/v1/images/edits";
 /// The route of Anthropic's Messages.
 pub const MESSAGES: &str = "/v1/messages";
 
@@ -49,6 +56,8 @@ pub enum AnswerKind {
     Text,
     /// Answers of `/v1/audio/speech`, which are events or sound.
     Speech,
+    /// Answers of `/v1/images/generations` and `/v1/images/edits`.
+    Pictures,
 }
 
 impl AnswerKind {
@@ -67,13 +76,31 @@ impl AnswerKind {
             TOKENIZE => Self::Tokens,
             DETOKENIZE => Self::Text,
             SPEECH => Self::Speech,
+            PICTURES | EDITS => Self::Pictures,
             _ => Self::Chat,
         }
     }
 
     /// Whether answers of this shape can be streamed.
     pub const fn may_stream(self) -> bool {
-        matches!(self, Self::Chat | Self::Messages | Self::Completion | Self::Native | Self::Speech | Self::Transcript)
+        matches!(
+            self,
+            Self::Chat
+                | Self::Messages
+                | Self::Completion
+                | Self::Native
+                | Self::Speech
+                | Self::Transcript
+                | Self::Pictures
+        )
+    }
+
+    /// The most bytes of one event of a stream. A picture is one event.
+    pub const fn longest_event(self) -> usize {
+        match self {
+            Self::Pictures => LONGEST_PICTURE,
+            _ => LONGEST_LINE,
+        }
     }
 }
 
@@ -159,6 +186,18 @@ struct JudgementsAnswer {
     _data: Vec<IgnoredAny>,
     #[serde(rename = "usage")]
     _usage: Option<UsageFields>,
+}
+
+#[derive(Deserialize)]
+struct PicturesAnswer {
+    data: Vec<PictureFields>,
+}
+
+/// A picture, or where it is.
+#[derive(Deserialize)]
+struct PictureFields {
+    b64_json: Option<TextOnly>,
+    url: Option<TextOnly>,
 }
 
 #[derive(Deserialize)]
@@ -248,6 +287,13 @@ pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), DialectError> {
         AnswerKind::Transcript => {
             read::<TranscriptAnswer>(body)?;
             false
+        }
+        AnswerKind::Pictures => {
+            let data = read::<PicturesAnswer>(body)?.data;
+            if data.iter().any(|picture| picture.b64_json.is_none() && picture.url.is_none()) {
+                return Err(nonsense("an entry of it has no picture"));
+            }
+            data.is_empty()
         }
         AnswerKind::Native => match read::<NativeAnswers>(body)? {
             NativeAnswers::One { .. } => false,
@@ -346,7 +392,7 @@ impl StreamCheck {
             checked.map_err(|error| BadStream { good: at, error })?;
             at += length + 1;
         }
-        if self.line.len() + bytes.len() - at > LONGEST_LINE {
+        if self.line.len() + bytes.len() - at > self.kind.map_or(LONGEST_LINE, AnswerKind::longest_event) {
             return Err(BadStream { good: at, error: nonsense("a line of its stream has no end") });
         }
         self.line.extend_from_slice(&bytes[at..]);
@@ -380,7 +426,7 @@ impl StreamCheck {
             self.ended = true;
             return if self.begun { Ok(()) } else { Err(nonsense("its stream is empty")) };
         }
-        if let Some(AnswerKind::Speech | AnswerKind::Messages) = self.kind {
+        if let Some(AnswerKind::Speech | AnswerKind::Messages | AnswerKind::Pictures) = self.kind {
             return self.look_at_typed(data);
         }
         let chunk: Chunk<'_> = read(data)?;
@@ -414,14 +460,38 @@ impl StreamCheck {
         }
         let kind = event.kind.as_deref();
         self.begun |= kind != Some("ping");
-        self.ended |= event.error.is_some() || matches!(kind, Some("speech.audio.done" | "message_stop"));
+        self.ended |= event.error.is_some() || kind.is_some_and(is_last);
         Ok(())
     }
+}
+
+/// Whether an event of this type ends a stream.
+fn is_last(kind: &str) -> bool {
+    matches!(kind, "speech.audio.done" | "message_stop" | "image_generation.completed" | "image_edit.completed")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rc_25_pictures_are_whole_answers_or_events_of_which_the_last_is_whole() {
+        let whole = |body: &str| check_answer(AnswerKind::of(PICTURES), body.as_bytes());
+        assert_eq!(whole(r#"{"created":1,"data":[{"b64_json":"AAAA"},{"url":"data:,x"}]}"#), Ok(()));
+        for wrong in [r#"{"data":[]}"#, r#"{"data":[{}]}"#, r#"{"data":[{"b64_json":7}]}"#, r#"{"choices":[]}"#] {
+            assert!(whole(wrong).is_err(), "{wrong}");
+        }
+        let partial = "data: {\"type\":\"image_edit.partial_image\",\"b64_json\":\"AAAA\"}\n\n";
+        let completed = "data: {\"type\":\"image_edit.completed\",\"b64_json\":\"AAAA\"}\n\n";
+        let check = |text: &str| {
+            let mut check = StreamCheck::of(AnswerKind::of(EDITS));
+            check.push(text.as_bytes()).map_err(|bad| bad.error).and_then(|()| check.end())
+        };
+        assert_eq!(check(&format!("{partial}{completed}{completed}")), Ok(()));
+        assert!(check(partial).is_err());
+        let mut long = StreamCheck::of(AnswerKind::Pictures);
+        assert!(long.push(&vec![b'x'; LONGEST_LINE + 1]).is_ok(), "a picture is longer than a text");
+    }
 
     #[test]
     fn rc_28_a_stream_of_speech_ends_with_its_own_event() {

@@ -26,7 +26,7 @@ mod tokens;
 mod tool_results;
 mod tool_subset;
 
-pub use check::{AnswerKind, BadStream, MESSAGES, SPEECH, StreamCheck, check_answer};
+pub use check::{AnswerKind, BadStream, EDITS, MESSAGES, PICTURES, SPEECH, StreamCheck, check_answer};
 pub use completion::CompletionToChat;
 pub use engine::{EngineDialect, Prepared};
 pub use engine_error::engine_error;

@@ -1,5 +1,5 @@
-//! Bodies of `multipart/form-data`: the fields that scheduling needs are read, and the file stays where it is. The form
-//! that goes on has the same file, and its other fields without model-boss's own.
+//! Bodies of `multipart/form-data`: the fields that scheduling needs are read, and files stay where they are. The form
+//! that goes on has the same files, and its other fields without model-boss's own.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,66 @@ const LONGEST_TEXT: usize = 64 << 10;
 /// All fields of text together.
 const MOST_TEXT: usize = 256 << 10;
 
+/// The files that the forms of a route have.
+#[derive(Clone, Copy, Debug)]
+pub struct FormFiles {
+    /// The name of a file that has to be there.
+    first: &'static str,
+    /// The names of others.
+    others: &'static [&'static str],
+    /// The most files.
+    most: usize,
+    /// The content of the first one, in words.
+    what: &'static str,
+}
+
+impl FormFiles {
+    /// One file of sound.
+    pub const SOUND: Self = Self { first: "file", others: &[], most: 1, what: "the sound" };
+
+    /// Pictures, and a mask.
+    pub const PICTURES: Self = Self { first: "image", others: &["mask"], most: 17, what: "the picture" };
+
+    /// Whether a part is a file: one with a file's name, or with a name that files have.
+    fn is_file(self, part: &FormPart) -> bool {
+        part.file_name.is_some() || self.knows(&part.name)
+    }
+
+    fn knows(self, name: &str) -> bool {
+        let plain = name.strip_suffix("[]").unwrap_or(name);
+        plain == self.first || self.others.contains(&plain)
+    }
+
+    fn check(self, files: &[FormPart]) -> Result<(), ApiError> {
+        let (first, what) = (self.first, self.what);
+        let known = || [self.first].iter().chain(self.others).map(|name| format!("'{name}'")).collect::<Vec<_>>();
+        if let Some(file) = files.iter().find(|file| !self.knows(&file.name)) {
+            let (name, names) = (file.name.escape_debug(), known().join(" or "));
+            let message = format!("the form's file is named '{name}'; it has to be {names}");
+            return Err(ApiError::invalid(first, message));
+        }
+        if !files.iter().any(|file| file.name.strip_suffix("[]").unwrap_or(&file.name) == first) {
+            let message = format!("'{first}' is missing: send {what} as a file of the form");
+            return Err(ApiError::invalid(first, message));
+        }
+        if files.len() > self.most {
+            let most =
+                if self.most == 1 { "one is read at a time".to_owned() } else { format!("it may have {}", self.most) };
+            return Err(ApiError::invalid(first, format!("the form has {} files; {most}", files.len())));
+        }
+        Ok(())
+    }
+}
+
+/// A file of a form that is forwarded.
+#[derive(Clone, Debug)]
+struct FormFile {
+    /// Its delimiter and headers.
+    head: Vec<u8>,
+    /// Its place in the body.
+    content: std::ops::Range<usize>,
+}
+
 /// A form that is forwarded.
 #[derive(Clone, Debug)]
 pub struct FormBody {
@@ -28,36 +88,28 @@ pub struct FormBody {
     texts: BytesMut,
     /// The names of these.
     names: Vec<String>,
-    /// The file's headers.
-    file_head: Vec<u8>,
-    /// The place of the file in the body.
-    file: std::ops::Range<usize>,
+    files: Vec<FormFile>,
 }
 
 impl FormBody {
     /// Reads a form and what scheduling needs of it.
-    pub fn read(body: &Bytes, head: &Parts, limits: JsonLimits) -> Result<(Peeked, Self), ApiError> {
+    pub fn read(
+        body: &Bytes,
+        head: &Parts,
+        (rules, limits): (FormFiles, JsonLimits),
+    ) -> Result<(Peeked, Self), ApiError> {
         let kind = head.headers.get(CONTENT_TYPE).cloned().unwrap_or(HeaderValue::from_static(""));
         let refused = |error: &dyn std::fmt::Display| ApiError::new(ErrorCode::InvalidRequest, error.to_string());
         let boundary = form_boundary(kind.to_str().unwrap_or_default()).map_err(|error| refused(&error))?;
         let parts = form_parts(body, &boundary).map_err(|error| refused(&error))?;
-        let (files, texts): (Vec<FormPart>, Vec<FormPart>) =
-            parts.into_iter().partition(|part| part.file_name.is_some() || part.name == "file");
-        let file = match files.as_slice() {
-            [file] if file.name == "file" => file,
-            [] => return Err(ApiError::invalid("file", "'file' is missing: send the sound as a file of the form")),
-            [file] => {
-                let message = format!("the form's file is named '{}'; it has to be 'file'", file.name.escape_debug());
-                return Err(ApiError::invalid("file", message));
-            }
-            all => {
-                let message = format!("the form has {} files; one is read at a time", all.len());
-                return Err(ApiError::invalid("file", message));
-            }
+        let (files, texts): (Vec<FormPart>, Vec<FormPart>) = parts.into_iter().partition(|part| rules.is_file(part));
+        rules.check(&files)?;
+        let file = |file: &FormPart| FormFile {
+            head: part_head(&boundary, &file.name, file.file_name.as_deref()),
+            content: file.content.clone(),
         };
         let mut form = Self {
-            file_head: part_head(&boundary, "file", file.file_name.as_deref()),
-            file: file.content.clone(),
+            files: files.iter().map(file).collect(),
             boundary,
             content_type: kind,
             texts: BytesMut::new(),
@@ -115,24 +167,25 @@ impl FormBody {
         self.names.push(name.to_owned());
     }
 
-    /// The place of the file in the body that was read.
-    pub fn file(&self) -> std::ops::Range<usize> {
-        self.file.clone()
-    }
-
     /// The content type, with the boundary.
     pub fn content_type(&self) -> HeaderValue {
         self.content_type.clone()
     }
 
-    /// The form for this model, with its file.
-    pub fn for_model(&self, model: &str, file: Bytes) -> Outgoing {
+    /// The form for this model, with its files of the body that was read.
+    pub fn for_model(&self, model: &str, body: &Bytes) -> Outgoing {
         let mut first = part_head(&self.boundary, "model", None);
         first.extend_from_slice(model.as_bytes());
         first.extend_from_slice(b"\r\n");
         first.extend_from_slice(&self.texts);
-        first.extend_from_slice(&self.file_head);
-        Outgoing::around(Bytes::from(first), file, Bytes::from(format!("\r\n--{}--\r\n", self.boundary)))
+        let mut parts = vec![Bytes::from(first)];
+        for FormFile { head, content } in &self.files {
+            // The body is the one that was read, unless a caller mixed two up.
+            let content = if content.end <= body.len() { body.slice(content.clone()) } else { Bytes::new() };
+            parts.extend([Bytes::from(head.clone()), content, Bytes::from_static(b"\r\n")]);
+        }
+        parts.push(Bytes::from(format!("--{}--\r\n", self.boundary)));
+        Outgoing::of_parts(parts)
     }
 }
 
@@ -159,7 +212,8 @@ mod tests {
 
     fn read(form: &str) -> Result<(Peeked, FormBody), ApiError> {
         let request = Request::builder().header(CONTENT_TYPE, "multipart/form-data; boundary=b").body(()).unwrap();
-        FormBody::read(&Bytes::from(form.to_owned()), &request.into_parts().0, JsonLimits { depth: 64, values: 1_000 })
+        let limits = JsonLimits { depth: 64, values: 1_000 };
+        FormBody::read(&Bytes::from(form.to_owned()), &request.into_parts().0, (FormFiles::SOUND, limits))
     }
 
     #[tokio::test]
@@ -167,10 +221,9 @@ mod tests {
         let (peeked, mut form) = read(FORM).unwrap();
         assert_eq!((peeked.model.as_deref(), peeked.stream), (Some("own"), true));
         assert_eq!(peeked.priority.map(model_boss_protocol::Priority::number), Some(3));
-        assert_eq!(&FORM[form.file()], "RIFF");
         let defaults = [("temperature", Value::from(0.2)), ("timestamp_granularities", Value::from("segment"))];
         form.add_defaults(&defaults.map(|(name, value)| (name.to_owned(), value)).into_iter().collect());
-        let sent = form.for_model("m\"1", Bytes::from_static(b"RIFF")).collect().await.unwrap().to_bytes();
+        let sent = form.for_model("m\"1", &Bytes::from_static(FORM.as_bytes())).collect().await.unwrap().to_bytes();
         let parts = form_parts(&sent, "b").unwrap();
         let told: Vec<(&str, &str)> = parts
             .iter()
@@ -197,5 +250,33 @@ mod tests {
         assert_eq!(field(&FORM.replace("name=\"file\"", "name=\"sound\"")).as_deref(), Some("file"));
         assert_eq!(field(&FORM.replace("\r\ntrue\r\n", "\r\nperhaps\r\n")).as_deref(), Some("stream"));
         assert_eq!(field(&FORM[..60]), None);
+    }
+
+    #[tokio::test]
+    async fn rc_25_a_form_with_pictures_goes_on_with_all_of_them() {
+        let part = |name: &str, content: &str| {
+            format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"a.png\"\r\n\r\n{content}\r\n")
+        };
+        let read = |form: &str| {
+            let request = Request::builder().header(CONTENT_TYPE, "multipart/form-data; boundary=b").body(()).unwrap();
+            let limits = (FormFiles::PICTURES, JsonLimits { depth: 64, values: 1_000 });
+            FormBody::read(&Bytes::from(form.to_owned()), &request.into_parts().0, limits)
+        };
+        let form =
+            [part("image[]", "one"), part("mask", "two"), part("image[]", "three"), "--b--\r\n".to_owned()].concat();
+        let (_, body) = read(&form).unwrap();
+        let sent = body.for_model("m", &Bytes::from(form.clone())).collect().await.unwrap().to_bytes();
+        let parts = form_parts(&sent, "b").unwrap();
+        let told: Vec<(&str, &[u8])> =
+            parts.iter().map(|part| (part.name.as_str(), &sent[part.content.clone()])).collect();
+        let expected: [(&str, &[u8]); 4] =
+            [("model", b"m"), ("image[]", b"one"), ("mask", b"two"), ("image[]", b"three")];
+        assert_eq!(told, expected);
+        let refused = |form: String| read(&form).unwrap_err();
+        let without = refused(part("mask", "two") + "--b--\r\n");
+        assert!(without.param.as_deref() == Some("image") && without.message.contains("missing"), "{without:?}");
+        let other = refused(part("image", "one") + &part("sound", "two") + "--b--\r\n");
+        assert!(other.message.contains("'image' or 'mask'"), "{other:?}");
+        assert!(refused(part("image", "x").repeat(18) + "--b--\r\n").message.contains("18 files"));
     }
 }

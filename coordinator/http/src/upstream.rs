@@ -44,23 +44,26 @@ struct PooledConnection {
     closed: bool,
 }
 
-/// The body of a request in two parts, sent one after the other. Text can thus be prepended without copying the body.
+/// The body of a request in parts, sent one after the other. Text can thus be prepended without copying the body.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing {
     first: Bytes,
     rest: Bytes,
-    last: Bytes,
+    /// Further parts, the next one last.
+    behind: Vec<Bytes>,
 }
 
 impl Outgoing {
     /// A body of `first`, followed by `rest`.
     pub const fn new(first: Bytes, rest: Bytes) -> Self {
-        Self { first, rest, last: Bytes::new() }
+        Self { first, rest, behind: Vec::new() }
     }
 
-    /// The same, followed by `last`.
-    pub const fn around(first: Bytes, rest: Bytes, last: Bytes) -> Self {
-        Self { first, rest, last }
+    /// A body of these parts.
+    pub fn of_parts(mut parts: Vec<Bytes>) -> Self {
+        parts.retain(|part| !part.is_empty());
+        parts.reverse();
+        Self { first: Bytes::new(), rest: Bytes::new(), behind: parts }
     }
 }
 
@@ -70,17 +73,18 @@ impl Body for Outgoing {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        let all = [&mut this.first, &mut this.rest, &mut this.last];
-        let bytes = all.into_iter().find(|bytes| !bytes.is_empty()).map(std::mem::take).unwrap_or_default();
-        Poll::Ready(Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))))
+        let all = [&mut this.first, &mut this.rest];
+        let bytes = all.into_iter().find(|bytes| !bytes.is_empty()).map(std::mem::take);
+        Poll::Ready(bytes.or_else(|| this.behind.pop()).map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_empty() && self.rest.is_empty() && self.last.is_empty()
+        self.first.is_empty() && self.rest.is_empty() && self.behind.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact((self.first.len() + self.rest.len() + self.last.len()) as u64)
+        let behind: usize = self.behind.iter().map(Bytes::len).sum();
+        SizeHint::with_exact((self.first.len() + self.rest.len() + behind) as u64)
     }
 }
 

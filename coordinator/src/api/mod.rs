@@ -20,7 +20,7 @@ use admin::{
     providers, requests, status, tasks,
 };
 use axum::Router;
-use inference::{llama, messages, models, ollama, openai, responses, speech, tokens, transcripts};
+use inference::{images, llama, messages, models, ollama, openai, responses, speech, tokens, transcripts};
 use jobs::{batches, files, routes as job_routes};
 use route::{Routes, Scope};
 
@@ -59,6 +59,9 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/reranking", Inference, openai::rerank, described::reranking())
         .post("/v1/audio/speech", Inference, speech::speech, described::speech())
         .get("/v1/audio/voices", Models, speech::voices, described::voices())
+        .post("/v1/images/generations", Inference, images::generations, described::generations())
+        .post("/v1/images/edits", Inference, images::edits, described::edits())
+        .post("/v1/images/variations", Inference, images::variations, described::variations())
         .post("/v1/score", Inference, openai::score, described::score())
         .post("/v1/classify", Inference, openai::classify, described::classify())
         .post("/v1/audio/transcriptions", Inference, transcripts::transcriptions, described::transcriptions())

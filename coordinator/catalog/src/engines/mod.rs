@@ -66,12 +66,12 @@ pub enum NoEngine {
         /// The reason why llama-server is needed.
         reason: String,
     },
-    /// The model makes pictures, which no engine here can.
+    /// The model does not paint.
     #[error(
-        "backend \"diffusers\" is the image pipelines of our worker, which this version does not have yet; a program \
-         that makes images can be set by backend = \"command\""
+        "backend \"diffusers\" is the image pipelines of our worker, and this model's category is {0}: leave 'backend' \
+         out, or 'category'"
     )]
-    NoImages,
+    NoImages(Category),
     /// Neither the candle worker nor llama-server can run the model, for this reason.
     #[error("{0}, and llama-server reads only .gguf files; a program that runs it can be set by backend = \"command\"")]
     Nothing(String),
@@ -163,6 +163,8 @@ impl Engines {
     pub(crate) fn splits(&self, model: &Model) -> bool {
         match self.backend(model) {
             Backend::Command => self.command(model).is_ok_and(CommandSpec::splits),
+            // The parts of a pipeline are on one device.
+            Backend::Candle => model.description.category != Category::Diffusion,
             backend => backend.splits(),
         }
     }
@@ -183,7 +185,11 @@ impl Engines {
         }
         match backend {
             Backend::Fake | Backend::Speech => Ok(()),
-            Backend::Diffusers => Err(NoEngine::NoImages),
+            Backend::Diffusers if model.description.category != Category::Diffusion => {
+                Err(NoEngine::NoImages(model.description.category))
+            }
+            // An operator's explicit choice is tried; the worker then names the obstacle.
+            Backend::Diffusers => Ok(()),
             Backend::Candle => match model.candle_lacks() {
                 // An operator's explicit choice is tried; the worker then names the obstacle.
                 _ if model.manifest.backend.is_some() => Ok(()),

@@ -53,12 +53,14 @@ fn rc_16_what_candle_cannot_run_goes_to_a_found_llama_server() {
 }
 
 #[test]
-fn rc_17_image_pipelines_are_refused_in_words_until_they_are_there() {
-    let (_root, model) = model("backend = \"diffusers\"");
-    assert_eq!(with_llama_server().backend(&model), Backend::Diffusers);
-    assert_eq!(model.manifest.category(), Category::Diffusion);
-    let refusal = with_llama_server().check(&model, &EngineOptions::default()).unwrap_err().to_string();
-    assert!(refusal.contains("does not have yet") && refusal.contains("backend = \"command\""), "{refusal}");
+fn rc_17_the_backend_diffusers_is_our_own_worker_for_models_that_paint() {
+    let (_root, painter) = model("backend = \"diffusers\"");
+    assert_eq!(with_llama_server().backend(&painter), Backend::Diffusers);
+    assert_eq!(painter.manifest.category(), Category::Diffusion);
+    assert!(with_llama_server().check(&painter, &EngineOptions::default()).is_ok());
+    let (_root, other) = model("backend = \"diffusers\"\ncategory = \"llm\"");
+    let refusal = with_llama_server().check(&other, &EngineOptions::default()).unwrap_err().to_string();
+    assert!(refusal.contains("category is llm"), "{refusal}");
 }
 
 #[test]

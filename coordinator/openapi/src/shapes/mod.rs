@@ -6,6 +6,7 @@ mod chat;
 mod common;
 mod errors;
 mod hearing;
+mod images;
 mod judging;
 mod llama;
 mod ollama;
@@ -20,6 +21,7 @@ pub use chat::{
 pub use common::{DetokenizeRequest, DetokenizedText, TokenizeRequest, TokenizedText};
 pub use errors::{AnthropicErrorBody, OllamaErrorBody};
 pub use hearing::{Transcription, TranscriptionEvent, TranscriptionRequest};
+pub use images::{EditRequest, PictureEventBody, PictureRequestBody, PicturesBody};
 pub use judging::{
     Classes, ClassifyRequest, PredictRequest, PredictedLabels, RankedAnswer, RerankRequest, ScoreRequest, Scores,
 };

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod errors;
+mod images;
 mod jobs;
 mod leases;
 mod llama;
@@ -16,6 +17,7 @@ mod speech;
 mod views;
 
 pub(super) use anthropic::{count_tokens, messages};
+pub(super) use images::{edits, generations, variations};
 pub(super) use jobs::{
     batch, batch_orders, batches, create_batch, delete_file, delete_job, file, files, job, jobs, submit_job,
     upload_file,

@@ -9,7 +9,9 @@ use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use model_boss_cloud::{CloudAnswer, CloudRequest};
-use model_boss_dialects::{AnswerKind, MESSAGES, Prepared, Reshape, SPEECH, Stamp, check_answer, engine_error};
+use model_boss_dialects::{
+    AnswerKind, EDITS, MESSAGES, PICTURES, Prepared, Reshape, SPEECH, Stamp, check_answer, engine_error,
+};
 use model_boss_host::clocks::unix_seconds;
 use model_boss_http::gathered::Gathered;
 use model_boss_http::json;
@@ -38,9 +40,10 @@ use crate::worker::Worker;
 
 /// The most bytes that an external engine's manifest adds to a request: a few fields.
 const MAX_ADDED: usize = 16 << 10;
-/// The most bytes of an error, and of a stream before its first event.
+/// The most bytes of an error.
 const MAX_ERROR: usize = 64 << 10;
-const MAX_BEGINNING: usize = 10 << 20;
+/// The most bytes of a stream before its first event, beside the event.
+const MAX_BEFORE: usize = 2 << 20;
 
 /// The beginning of an answer, with everything that keeps it open.
 pub(crate) struct Answer {
@@ -195,8 +198,13 @@ async fn fitted_exchange(worker: &Worker, at: (Priority, usize), forward: &Forwa
 
 /// Sends the request to a provider, once.
 async fn ask_cloud(forward: &Forward, provider: &str, model: &str) -> Result<UpstreamReply, ApiError> {
-    if forward.path == SPEECH {
-        let message = format!("provider '{provider}' is not asked to speak; ask a model of this machine");
+    let act = match forward.path {
+        SPEECH => Some("speak"),
+        PICTURES | EDITS => Some("paint"),
+        _ => None,
+    };
+    if let Some(act) = act {
+        let message = format!("provider '{provider}' is not asked to {act}; ask a model of this machine");
         return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
     }
     let mut trace = HeaderMap::new();
@@ -310,7 +318,8 @@ async fn read_answer(backend: AnswerHead, headers: &HeaderMap, forward: &Forward
     match forward.form {
         AnswerForm::Events => {
             let mut rest = AnswerBody::stream(from, AnswerKind::of(path), reshape, memory);
-            return Ok(Content::Stream { first: beginning(&mut rest).await?, rest });
+            let most = AnswerKind::of(path).longest_event().saturating_add(MAX_BEFORE);
+            return Ok(Content::Stream { first: beginning(&mut rest, most).await?, rest });
         }
         AnswerForm::Sound => {
             let kind = headers.get(CONTENT_TYPE).cloned().unwrap_or(HeaderValue::from_static("audio/wav"));
@@ -340,16 +349,21 @@ fn is_plain_text(path: &str, kind: &HeaderValue) -> bool {
 
 /// The first bytes of a stream, up to the first event that is a piece of an answer. Until then the stream may still
 /// turn out to be an error.
-async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
-    let Some(mut first) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
+async fn beginning(body: &mut AnswerBody, most: usize) -> Result<Bytes, Lost> {
+    let empty = || Lost::Nonsense("its stream is empty".to_owned());
+    let first = next_data(body).await?.ok_or_else(empty)?;
+    if body.has_begun() {
+        return Ok(first);
+    }
+    let mut all = first.to_vec();
     while !body.has_begun() {
-        let Some(more) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
-        if first.len() + more.len() > MAX_BEGINNING {
+        let more = next_data(body).await?.ok_or_else(empty)?;
+        if all.len() + more.len() > most {
             return Err(Lost::Nonsense("its stream does not begin".to_owned()));
         }
-        first = [first, more].concat().into();
+        all.extend_from_slice(&more);
     }
-    Ok(first)
+    Ok(all.into())
 }
 
 /// A worker's error with its status. An error of a candle worker or a fake worker has the coordinator's shape already.

@@ -18,8 +18,6 @@ use model_boss_protocol::{ApiError, ErrorSource};
 
 use crate::refusals::of_dialect;
 
-/// The most bytes of data in one event of a stream.
-const LONGEST_EVENT: usize = 8 << 20;
 /// The most values in an event of several frames: each may take hundreds of bytes where an event is translated.
 const MAX_VALUES: usize = 20_000;
 /// The size up to which an unfinished event needs no memory budget, in bytes.
@@ -118,7 +116,7 @@ impl AnswerBody {
         reshape: Option<Box<dyn Reshape>>,
         memory: HeldMemory,
     ) -> Self {
-        let (check, event) = (StreamCheck::of(kind), OpenEvent::default());
+        let (check, event) = (StreamCheck::of(kind), OpenEvent::of(kind));
         let source = match &from {
             AnswerSource::Worker(_) => ErrorSource::Worker,
             AnswerSource::Cloud(_) => ErrorSource::Cloud,
@@ -185,8 +183,9 @@ impl StreamSteps {
 }
 
 /// The size of an event whose end has not arrived.
-#[derive(Default)]
 struct OpenEvent {
+    /// The most bytes.
+    longest: usize,
     bytes: usize,
     /// Characters that begin or separate values, also those inside of texts.
     marks: usize,
@@ -195,6 +194,10 @@ struct OpenEvent {
 }
 
 impl OpenEvent {
+    fn of(kind: AnswerKind) -> Self {
+        Self { longest: kind.longest_event(), bytes: 0, marks: 0, tail: Vec::new() }
+    }
+
     /// Counts the bytes of an event, and holds memory for a long one.
     fn push(&mut self, data: &[u8], memory: &mut HeldMemory) -> Result<(), BodyError> {
         let seam = self.tail.len();
@@ -212,7 +215,7 @@ impl OpenEvent {
             let over = (seam + data.len()).saturating_sub(2);
             self.tail.drain(..over);
         }
-        if self.bytes > LONGEST_EVENT {
+        if self.bytes > self.longest {
             return Err(nonsense("an event of its stream has no end").into());
         }
         if self.marks > MAX_VALUES {
@@ -299,7 +302,7 @@ mod tests {
         for end in ["\n\n", "\r\n\r\n"] {
             let event = format!("data: {}{end}data: x{end}", "y".repeat(100_000));
             for piece in [1, 2, 3, 7, 99_999, 200_000] {
-                let (mut open, mut memory, mut most) = (OpenEvent::default(), budget.holder(), 0);
+                let (mut open, mut memory, mut most) = (OpenEvent::of(AnswerKind::Chat), budget.holder(), 0);
                 for data in event.as_bytes().chunks(piece) {
                     open.push(data, &mut memory).unwrap();
                     most = most.max(budget.figures().used.0);
@@ -308,12 +311,12 @@ mod tests {
                 assert_eq!(budget.figures().used, ByteCount::ZERO, "in pieces of {piece}");
             }
         }
-        let (mut open, mut memory) = (OpenEvent::default(), budget.holder());
+        let (mut open, mut memory) = (OpenEvent::of(AnswerKind::Chat), budget.holder());
         let many = "{},".repeat(1_000);
         assert!((0..10).all(|_| open.push(many.as_bytes(), &mut memory).is_ok()));
         assert!(open.push(many.as_bytes(), &mut memory).is_err(), "too many values");
-        let (mut open, mut memory) = (OpenEvent::default(), budget.holder());
-        let endless = vec![b'x'; LONGEST_EVENT];
+        let (mut open, mut memory) = (OpenEvent::of(AnswerKind::Chat), budget.holder());
+        let endless = vec![b'x'; AnswerKind::Chat.longest_event()];
         assert!(open.push(&endless, &mut memory).is_ok_and(|()| open.push(b"x", &mut memory).is_err()));
     }
 }

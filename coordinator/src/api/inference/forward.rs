@@ -22,9 +22,9 @@ use super::answer_form::AnswerForm;
 pub(crate) struct Forward {
     /// The worker's path.
     pub(super) path: &'static str,
-    /// The body without model-boss's own fields; of a form, its file.
+    /// The body without model-boss's own fields; of a form, all of it.
     pub(super) body: Bytes,
-    /// The form's other fields.
+    /// The form's fields, and the places of its files in the body.
     pub(super) parts: Option<Arc<FormBody>>,
     /// The public id of the request.
     pub(super) request_id: HeaderValue,
@@ -80,7 +80,7 @@ impl Forward {
     /// The body with `model` as its model.
     pub(super) fn body_for(&self, model: &str) -> Outgoing {
         if let Some(parts) = &self.parts {
-            return parts.for_model(model, self.body.clone());
+            return parts.for_model(model, &self.body);
         }
         if self.model_in_body == ModelInBody::Named {
             return Outgoing::new(self.body.clone(), Bytes::new());

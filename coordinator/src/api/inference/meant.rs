@@ -40,6 +40,7 @@ pub(super) fn categories_of(path: &str) -> &'static [Category] {
         "/v1/embeddings" => &[Category::Embedding, Category::Vision],
         "/v1/rerank" | "/v1/score" => &[Category::Reranking],
         "/v1/classify" => &[Category::Reranking, Category::Vision],
+        "/v1/images/generations" | "/v1/images/edits" => &[Category::Diffusion],
         "/v1/audio/speech" => &[Category::Tts],
         "/v1/audio/transcriptions" | "/v1/audio/translations" => &[Category::Transcription],
         _ => &[],

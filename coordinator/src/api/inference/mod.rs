@@ -12,6 +12,7 @@ mod cloud_models;
 mod endings;
 mod fitting;
 mod forward;
+pub(super) mod images;
 pub(super) mod llama;
 mod lost;
 mod marks;

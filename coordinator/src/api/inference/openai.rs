@@ -12,7 +12,7 @@ use model_boss_core::{RequestOutcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
-use model_boss_http::form::FormBody;
+use model_boss_http::form::{FormBody, FormFiles};
 use model_boss_http::headers::THINKING;
 use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
 use model_boss_protocol::{ApiError, Category, ClientId, Priority, RequestId};
@@ -36,6 +36,9 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
+
+/// The beginning of the content type of forms.
+const MULTIPART: &[u8] = b"multipart/";
 
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
@@ -103,8 +106,10 @@ pub(super) struct InferenceRoute {
     context: ContextWish,
     /// Whether the request was translated from another API.
     is_translated: bool,
-    /// Whether its body is a form with a file.
-    is_form: bool,
+    /// The files of its body, where that is a form.
+    form: Option<FormFiles>,
+    /// Whether its body may be JSON as well.
+    or_json: bool,
     /// Whether only models of this machine have the route.
     is_local: bool,
 }
@@ -129,7 +134,8 @@ impl InferenceRoute {
             may_be_unnamed: false,
             context,
             is_translated: false,
-            is_form: false,
+            form: None,
+            or_json: false,
             is_local: false,
         }
     }
@@ -139,9 +145,14 @@ impl InferenceRoute {
         Self { other: Some(other), ..self }
     }
 
-    /// The same question in a form with a file.
-    pub(super) const fn form(self) -> Self {
-        Self { is_form: true, ..self }
+    /// The same question in a form with these files.
+    pub(super) const fn form(self, files: FormFiles) -> Self {
+        Self { form: Some(files), ..self }
+    }
+
+    /// The same question, which may come in JSON as well.
+    pub(super) const fn or_json(self) -> Self {
+        Self { or_json: true, ..self }
     }
 
     /// The same question, which no provider answers.
@@ -177,16 +188,16 @@ async fn infer_shapes(
     own: Option<OwnShape>,
     asked: InferenceRoute,
 ) -> Result<Response, ApiError> {
-    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_form, is_local } =
-        asked;
+    let InferenceRoute { path, category, other, may_be_unnamed, context: wish, is_translated, is_local, .. } = asked;
     let only = may_be_unnamed.then(|| category.unwrap_or(Category::Llm));
     let request_id = call.request_id();
     let trace = call.trace();
     let Call { context, request, .. } = call;
     let (looking, head) = (Arc::clone(&context), request.into_parts().0);
-    let look = move |body: OpenBody| match is_form {
-        true => look_at_form(&looking, body, &head, only),
-        false => look(&looking, body, &head, only),
+    let form = asked.form.filter(|_| !asked.or_json || is_form(&head));
+    let look = move |body: OpenBody| match form {
+        Some(files) => look_at_form(&looking, body, (&head, files), only),
+        None => look(&looking, body, &head, only),
     };
     let UnderstoodBody { peeked, body, parts, mut resolved, model_in_body } = body.open(look).await?;
     let form = match AnswerKind::of(path) {
@@ -325,7 +336,7 @@ fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError 
 /// A body that was read.
 struct UnderstoodBody {
     peeked: Peeked,
-    /// The body to forward; of a form, its file.
+    /// The body to forward.
     body: Bytes,
     parts: Option<Arc<FormBody>>,
     /// The meaning of the request's names.
@@ -384,20 +395,26 @@ fn look(
     })
 }
 
-/// The same of a form, whose file is not copied.
+/// Whether a request's body is a form.
+fn is_form(head: &Parts) -> bool {
+    let kind = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    kind.get(..MULTIPART.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(MULTIPART))
+}
+
+/// The same of a form, whose files are not copied.
 fn look_at_form(
     context: &Context,
     body: OpenBody,
-    head: &Parts,
+    (head, files): (&Parts, FormFiles),
     only: Option<Category>,
 ) -> Result<UnderstoodBody, ApiError> {
-    let (mut peeked, mut form) = FormBody::read(body.bytes(), head, body.limits())?;
+    let (mut peeked, mut form) = FormBody::read(body.bytes(), head, (files, body.limits()))?;
     name_model(context, &mut peeked, only)?;
     let (peeked, resolved) = understood(context, peeked)?;
     if let Some(defaults) = resolved.params() {
         form.add_defaults(defaults);
     }
-    let body = body.close().into_bytes().slice(form.file());
+    let body = body.close().into_bytes();
     Ok(UnderstoodBody { peeked, body, parts: Some(Arc::new(form)), resolved, model_in_body: ModelInBody::Missing })
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use futures_util::stream::unfold;
-use model_boss_http::form::FormBody;
+use model_boss_dialects::EDITS;
+use model_boss_http::form::{FormBody, FormFiles};
 use model_boss_jobs::BodyDigest;
 use model_boss_protocol::{ApiError, ErrorCode, form_boundary};
 use multer::{Field, Multipart};
@@ -68,7 +69,8 @@ async fn add(
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     let name = field.name().unwrap_or_default().to_owned();
     let file = field.file_name().map(|file| format!("; filename=\"{}\"", quoted(file)));
-    let is_file = file.is_some() || name == "file";
+    // Masks and pictures may come without a file's name.
+    let is_file = file.is_some() || ["file", "image", "image[]", "mask"].contains(&name.as_str());
     let head = format!(
         "--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"{}\r\n\r\n",
         quoted(&name),
@@ -102,8 +104,9 @@ pub(super) fn check_form(
 ) -> impl Future<Output = Result<Option<String>, ApiError>> + Send + use<> {
     let (context, head, path) = (Arc::clone(&call.context), call.head(), endpoint.to_owned());
     let length = short.len();
+    let files = if path == EDITS { FormFiles::PICTURES } else { FormFiles::SOUND };
     let check = move || {
-        let (peeked, _) = FormBody::read(&short, &head, context.limits.json())?;
+        let (peeked, _) = FormBody::read(&short, &head, (files, context.limits.json()))?;
         check_names(&context, &path, peeked)
     };
     model_boss_http::offload::offload(length, check)

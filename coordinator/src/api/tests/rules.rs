@@ -18,11 +18,12 @@ clients:
   default: {rate_per_minute: 2}
 ";
 
-const MODELS: [(&str, &str); 4] = [
+const MODELS: [(&str, &str); 5] = [
     ("vectors", "category = \"embedding\"\n"),
     ("ranks", "category = \"reranking\"\n"),
     ("voices", "category = \"tts\"\n"),
     ("hears", "category = \"transcription\"\n"),
+    ("paints", "category = \"diffusion\"\n"),
 ];
 
 /// The effect of a route for which rules about clients apply.
@@ -166,6 +167,10 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/rerank", Asks("ranks", ranked)),
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
         ("POST", "/v1/audio/speech", Asks("voices", input)),
+        ("POST", "/v1/images/generations", Asks("paints", prompt)),
+        ("POST", "/v1/images/edits", Asks("paints", prompt)),
+        // It asks no model: it is refused by name.
+        ("POST", "/v1/images/variations", Nothing),
         ("POST", "/v1/score", Asks("ranks", paired)),
         ("POST", "/v1/classify", Asks("ranks", input)),
         ("POST", "/v1/audio/transcriptions", Asks("hears", heard)),
