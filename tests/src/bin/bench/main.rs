@@ -3,6 +3,7 @@
 
 mod embed;
 mod experts;
+mod image;
 mod jobs;
 mod kill;
 mod models;
@@ -27,7 +28,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 26] = [
+const BENCHES: [(&str, &str); 27] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
@@ -91,6 +92,7 @@ const BENCHES: [(&str, &str); 26] = [
         "vectors of texts in bulk and one at a time: beside llama-server, onnxruntime and torch where they are installed",
     ),
     ("speech", "the first sound of a text and its rate, by a VITS model: beside transformers where it is installed"),
+    ("image", "a picture and its steps, by Stable Diffusion: beside diffusers where it is installed"),
     ("masks", "the tokens that may follow in an answer to a form, for the vocabulary of a GGUF file (no processes)"),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
@@ -117,6 +119,7 @@ async fn main() -> ExitCode {
         Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("embed") => return embed::run(std::env::args().skip(2), &processor()).await,
         Some("speech") => return speech::run(std::env::args().skip(2), &processor()).await,
+        Some("image") => return image::run(std::env::args().skip(2), &processor()).await,
         Some("experts") => return experts::run(std::env::args().skip(2), &processor()),
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // The coordinator starts this program as the worker behind the gateways of `proxy`.
