@@ -48,7 +48,8 @@ async fn rc_25_requests_for_pictures_reach_the_only_model_that_paints() {
     let seeds: Vec<u64> =
         answer.json()["data"].as_array().unwrap().iter().map(|data| data["seed"].as_u64().unwrap()).collect();
     assert_eq!(seeds, [4, 5]);
-    assert_eq!(model.worker().await.request().await.body, asked("brush"));
+    let mut worker = model.worker().await;
+    assert_eq!(worker.request().await.body, asked("brush"));
     let unnamed = boss.client().post("/api/v1/images/generations", &json!({ "prompt": "a cat" })).await;
     assert_eq!(unnamed.status, StatusCode::OK, "the only model that paints needs no name: {unnamed:?}");
 
@@ -56,8 +57,8 @@ async fn rc_25_requests_for_pictures_reach_the_only_model_that_paints() {
     let fields = [("model", "brush"), ("x_priority", "3"), ("prompt", "a dog"), ("seed", "9"), ("stream", "false")];
     let edited = form(&boss, EDITS, &fields, &files).await;
     assert_eq!((edited.status, &edited.json()["data"][0]["seed"]), (StatusCode::OK, &json!(9)), "{edited:?}");
-    model.worker().await.request().await;
-    let sent = model.worker().await.request().await.body.as_str().unwrap().to_owned();
+    worker.request().await;
+    let sent = worker.request().await.body.as_str().unwrap().to_owned();
     assert!(sent.contains("\r\n--limi\r\n") && sent.contains("two") && sent.contains("name=\"mask\""), "{sent}");
     assert!(!sent.contains("x_priority"), "{sent}");
     let in_json = json!({ "model": "brush", "prompt": "a dog", "image": "data:image/png;base64,AAAA" });
@@ -97,6 +98,7 @@ async fn rc_25_events_show_pictures_as_they_are_painted_and_end_with_their_clien
         .collect();
     let partial = "image_generation.partial_image";
     assert_eq!(kinds, [partial, partial, partial, "image_generation.completed"]);
+    drop(model.worker().await);
     model.behave(Behaviour { hold_after_tokens: Some(1), ..Behaviour::default() });
     assert!(boss.client().post("/api/v1/unload", &json!({})).await.status.is_success());
     let mut stream = boss.client().stream(GENERATIONS, &streamed).await;
@@ -111,22 +113,22 @@ async fn rc_25_events_show_pictures_as_they_are_painted_and_end_with_their_clien
 #[tokio::test]
 async fn rc_26_pictures_are_jobs_whose_steps_are_counted() {
     let sandbox = Sandbox::new();
-    let model =
-        sandbox.fake_model_with("brush", DIFFUSION, Behaviour { hold_after_tokens: Some(2), ..Behaviour::default() });
-    let mut model = model;
+    let holds = Behaviour { hold_after_tokens: Some(2), ..Behaviour::default() };
+    let mut model = sandbox.fake_model_with("brush", DIFFUSION, holds);
     let boss = sandbox.start().await;
     let order = json!({ "kind": "diffusion", "body": asked("brush") });
     let accepted = boss.client().post(JOBS, &order).await;
     assert_eq!(accepted.status, 202, "{accepted:?}");
     let job = format!("{JOBS}/{}", accepted.json()["id"].as_str().unwrap());
-    model.worker().await.held().await;
+    let mut worker = model.worker().await;
+    worker.held().await;
     let counted = async || {
         let shown = boss.read(&job).await;
         (shown["progress"]["done"] == 2).then_some(shown["progress"].clone())
     };
     let progress = until(PATIENCE, "two steps are counted", counted).await;
     assert_eq!((&progress["unit"], &progress["total"]), (&json!("steps"), &json!(3)), "{progress}");
-    model.worker().await.decode();
+    worker.decode();
     let ended = async || {
         let shown = boss.read(&format!("{job}?wait=10s")).await;
         (!shown["ended"].is_null()).then_some(shown)

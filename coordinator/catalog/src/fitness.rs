@@ -39,7 +39,7 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
         Category::Tts => return Some("our worker reads models that speak from safetensors only".to_owned()),
         // A decoder's last rows are vectors, and its words are scores.
         Category::Embedding | Category::Reranking => {}
-        Category::Diffusion => return pipeline_lacks(source),
+        Category::Diffusion => return pipeline_lacks(source, files),
     }
     match ggufs.iter().find_map(|file| gguf_lacks(category, file.path())) {
         Some(lacks) => Some(lacks),
@@ -116,11 +116,10 @@ fn towers_lack(source: &Path) -> Option<String> {
 }
 
 /// The same for a model that paints.
-fn pipeline_lacks(source: &Path) -> Option<String> {
+fn pipeline_lacks(source: &Path, files: &[ModelFile]) -> Option<String> {
     let Some(index) = PipelineIndex::read(source) else {
-        // A folder that is not there yet shows nothing.
         let lacks = || "our worker paints with folders of diffusers, which have a model_index.json".to_owned();
-        return source.exists().then(lacks);
+        return files.iter().any(ModelFile::is_weights).then(lacks);
     };
     if PIPELINE_CLASSES.contains(&index.class.as_str()) {
         return None;

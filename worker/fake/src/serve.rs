@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
-use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -15,8 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, HealthQuestion, Readiness, ResidencyMode, StreamStats, WorkerCores,
-    WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
+    ApiError, ErrorCode, HealthQuestion, Readiness, WorkerHealth, WorkerOrder, WorkerSpec, headers, refuse_demands,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -27,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::canned::{CannedAnswer, CannedBody, events, refuse, whole};
 use crate::control::Control;
-use crate::decode::{Decode, FakeCounters};
+use crate::decode::Decode;
 use crate::echo::echo;
 use crate::failure::{FakeFailure, exit_now};
 use crate::fake_worker::FakeWorker;
