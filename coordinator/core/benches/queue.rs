@@ -153,6 +153,7 @@ impl Bench {
                 priority: Some(Priority::new(priority).unwrap_or_default()),
                 deadline: None,
                 keep_alive: None,
+                work: None,
             }),
         );
     }

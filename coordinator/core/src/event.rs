@@ -178,6 +178,9 @@ pub struct Submission {
     pub deadline: Option<Moment>,
     /// The time for which the model should stay loaded afterwards.
     pub keep_alive: Option<KeepAlive>,
+    /// The amount of work, where it is known beforehand: for pictures, their pixels times the steps. The time of an
+    /// answer is expected to grow with it.
+    pub work: Option<u64>,
 }
 
 /// The end of a dispatched request.

@@ -33,6 +33,8 @@ pub(crate) struct Wish {
     pub(crate) deadline: Option<Instant>,
     /// The requested time for the model to stay loaded after it.
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// The amount of work, where it is known beforehand.
+    pub(crate) work: Option<u64>,
 }
 
 impl Scheduling {
@@ -51,11 +53,11 @@ impl Scheduling {
     pub(crate) fn submit(&self, wish: Wish) -> Ticket {
         let id = self.next_id();
         let deadline = wish.deadline.map(|deadline| self.moment(deadline));
-        let Wish { permit, category, priority, keep_alive, .. } = wish;
+        let Wish { permit, category, priority, keep_alive, work, .. } = wish;
         let (client, ladder) = permit.into_parts();
         let run = BackgroundRun::current();
         let priority = run.as_ref().map_or(priority, |run| run.priority(priority));
-        let submission = Submission { id, ladder, category, client, priority, deadline, keep_alive };
+        let submission = Submission { id, ladder, category, client, priority, deadline, keep_alive, work };
         self.ask(id, Order::Submit(submission).into()).of_run(run)
     }
 

@@ -35,6 +35,7 @@ impl Bench {
             priority: None,
             deadline: None,
             keep_alive: None,
+            work: None,
         })
     }
 

@@ -267,6 +267,7 @@ fn scheduler(scenario: &Scenario, span: Duration) -> Result {
                 priority: Some(Priority::NORMAL),
                 deadline: None,
                 keep_alive: None,
+                work: None,
             }));
         }
         if !shell.step(Moment::at(span)) {

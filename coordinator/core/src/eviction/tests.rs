@@ -41,6 +41,7 @@ fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {
         arrival,
         deadline: None,
         keep_alive,
+        work: None,
         retries: 0,
         climb: None,
     });

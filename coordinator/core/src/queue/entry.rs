@@ -45,6 +45,8 @@ pub(crate) struct Waiting {
     pub(crate) arrival: Arrival,
     pub(crate) deadline: Option<Moment>,
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// The amount of work, where it is known.
+    pub(crate) work: Option<u64>,
     /// The number of retries after the request's worker died.
     pub(crate) retries: u32,
     /// The other rungs the request could move to; `None` for a request that names one model of this machine.

@@ -23,6 +23,7 @@ fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority:
         arrival,
         deadline: None,
         keep_alive: None,
+        work: None,
         retries: 0,
         climb: None,
     };

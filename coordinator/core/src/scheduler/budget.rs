@@ -22,10 +22,10 @@ impl Scheduler {
         &mut self,
         model: ModelIndex,
         priority: Priority,
-        deadline: Option<Moment>,
+        (deadline, work): (Option<Moment>, Option<u64>),
     ) -> Result<(), Refusal> {
         let Some(deadline) = deadline else { return Ok(()) };
-        let checked = self.check_budget(model, deadline);
+        let checked = self.check_budget(model, deadline, work);
         if checked.is_err() {
             self.load_ahead(model, priority);
         }
@@ -33,8 +33,8 @@ impl Scheduler {
     }
 
     /// Refuses a deadline that cannot be met, by the measured times of loads and answers.
-    pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment) -> Result<(), Refusal> {
-        let Some(estimate) = self.cold_start(model) else { return Ok(()) };
+    pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment, work: Option<u64>) -> Result<(), Refusal> {
+        let Some(estimate) = self.cold_start(model, work) else { return Ok(()) };
         let left = deadline.since(self.now);
         if estimate.total() <= left {
             return Ok(());
@@ -53,9 +53,9 @@ impl Scheduler {
         Err(Refusal::new(RefusalReason::ColdStart, message).retry_after(estimate.load))
     }
 
-    /// The estimated wait and duration of an answer by this model; `None` when the model is loaded, or when no time
+    /// The estimated wait and duration of an answer of this work by this model; `None` when the model is loaded, or when no time
     /// was measured.
-    pub(super) fn cold_start(&self, model: ModelIndex) -> Option<Estimate> {
+    pub(super) fn cold_start(&self, model: ModelIndex, work: Option<u64>) -> Option<Estimate> {
         let known = &self.catalog[model];
         let loading_for = match known.serving.map(|slot| &self.pool[slot]) {
             Some(slot) => match slot.state {
@@ -64,7 +64,7 @@ impl Scheduler {
             },
             None => None,
         };
-        known.history.cold_start(loading_for)
+        known.history.cold_start(loading_for, work)
     }
 
     /// Begins a load for later requests. Its slot may be evicted for any model that needs the memory (RC-11).

@@ -33,6 +33,7 @@ pub(super) struct Needs {
     pub(super) category: Category,
     pub(super) priority: Priority,
     pub(super) deadline: Option<Moment>,
+    pub(super) work: Option<u64>,
 }
 
 /// The chosen rung, its target, and the state of all rungs at the choice.
@@ -61,8 +62,8 @@ impl Scheduler {
         client: ClientIndex,
         priority: Priority,
     ) -> Result<(ModelIndex, Option<Box<Climb>>), Refusal> {
-        let Submission { ladder, category, deadline, .. } = submission;
-        let needs = Needs { category: *category, priority, deadline: *deadline };
+        let Submission { ladder, category, deadline, work, .. } = submission;
+        let needs = Needs { category: *category, priority, deadline: *deadline, work: *work };
         let (at, choice) = match self.choose_rung(ladder, needs, &[]) {
             Ok(Chosen { index, choice, .. }) => (index, choice),
             Err(error) => {
@@ -145,7 +146,7 @@ impl Scheduler {
         }
         self.admit_to_queue(model, needs.priority).map_err(unusable)?;
         if let Some(deadline) = needs.deadline {
-            self.check_budget(model, deadline).map_err(unusable)?;
+            self.check_budget(model, deadline, needs.work).map_err(unusable)?;
         }
         let standing = self.standing(model, needs.priority).map_err(unusable)?;
         let Some(until) = known.failures.waits_until(self.now) else { return Ok(RungState::Usable(standing)) };
@@ -398,7 +399,7 @@ pub(super) fn rung_of(request: &Waiting) -> RungChoice {
 }
 
 fn needs(waiting: &Waiting, climb: &Climb) -> Needs {
-    Needs { category: climb.category, priority: waiting.priority, deadline: waiting.deadline }
+    Needs { category: climb.category, priority: waiting.priority, deadline: waiting.deadline, work: waiting.work }
 }
 
 fn unusable(error: Refusal) -> RungState {

@@ -88,6 +88,7 @@ impl Scheduler {
             arrival,
             deadline: None,
             keep_alive: wanted.options.keep_alive,
+            work: None,
             retries: 0,
             climb: None,
         });

@@ -57,7 +57,7 @@ impl Scheduler {
                 ));
             }
         }
-        let estimate = self.cold_start(model);
+        let estimate = self.cold_start(model, None);
         Ok(PlanView {
             model: known.id().clone(),
             rung,
@@ -70,7 +70,7 @@ impl Scheduler {
             step,
             before_it: self.queue.stand_before(model, priority, now),
             expected_load: estimate.map(|estimate| estimate.load),
-            expected_answer: known.history.expected_answer(),
+            expected_answer: known.history.expected_answer(None),
         })
     }
 
@@ -95,7 +95,7 @@ impl Scheduler {
         });
         let done = local.map(|model| self.catalog[model].description.category);
         let category = question.category.or(done).unwrap_or(Category::Llm);
-        let needs = Needs { category, priority, deadline: None };
+        let needs = Needs { category, priority, deadline: None, work: None };
         let Chosen { index, choice, states } = self.choose_rung(ladder, needs, &[])?;
         let views = states.iter().map(|(rung, state)| RungView {
             rung: rung.position,

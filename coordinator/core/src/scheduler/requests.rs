@@ -36,6 +36,7 @@ impl Scheduler {
                     arrival,
                     deadline: submission.deadline,
                     keep_alive: submission.keep_alive,
+                    work: submission.work,
                     retries: 0,
                     climb,
                 });
@@ -57,7 +58,7 @@ impl Scheduler {
         client: ClientIndex,
         priority: Priority,
     ) -> Result<(ModelIndex, Option<Box<Climb>>), Refusal> {
-        let Submission { ladder, deadline, .. } = submission;
+        let Submission { ladder, deadline, work, .. } = submission;
         if self.life != Life::Serving {
             return Err(draining());
         }
@@ -78,7 +79,7 @@ impl Scheduler {
         }
         self.admit_to_queue(model, priority)?;
         self.admit_client(client)?;
-        self.admit_by_budget(model, priority, *deadline)?;
+        self.admit_by_budget(model, priority, (*deadline, *work))?;
         Ok((model, None))
     }
 
@@ -267,7 +268,7 @@ impl Scheduler {
         self.client_ended(&run, outcome, tokens);
         if outcome == RequestOutcome::Answered {
             self.catalog[model].failures.forget();
-            self.catalog[model].history.answered_in(self.now.since(run.started));
+            self.catalog[model].history.answered_in(self.now.since(run.started), run.request.work);
         }
         if let Some(slot) = run.place.and_then(|key| self.pool.current(key)) {
             let rank = slot.rank(self.now, self.settings.aging_step);

@@ -161,8 +161,14 @@ async fn check(
     let asked = format!("{model}:{name}");
     let question = NameQuestion { model: Some(&asked), task: None, client, no_fallback: true };
     let resolved = context.tasks.resolve(&question, &context.catalog)?;
-    let wish =
-        Wish { permit: resolved.permit, category: Category::Llm, priority: None, deadline: None, keep_alive: None };
+    let wish = Wish {
+        permit: resolved.permit,
+        category: Category::Llm,
+        priority: None,
+        deadline: None,
+        keep_alive: None,
+        work: None,
+    };
     let mut ticket = context.scheduling.submit(wish);
     let dispatched = ticket.dispatched().await?;
     let given = match &dispatched.place {

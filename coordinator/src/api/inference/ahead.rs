@@ -8,7 +8,7 @@ use model_boss_http::peek::{Peeked, peek};
 use model_boss_protocol::{ApiError, ErrorCode};
 
 use super::meant::categories_of;
-use super::openai::understood;
+use super::understood_body::understood;
 use crate::api::context::Context;
 
 /// Refuses the body of a job at once, where its route would refuse the names in it later (TR-1, RC-24).

@@ -24,7 +24,8 @@ use super::endings::deadline_exceeded;
 use super::own_messages::{api_headers, own_request, peek_own};
 use super::reshape::reshaped;
 use crate::api::context::Context;
-use crate::api::inference::openai::{InferenceRoute, OwnShape, infer_messages, infer_translated, understood};
+use crate::api::inference::openai::{InferenceRoute, OwnShape, infer_messages, infer_translated};
+use crate::api::inference::understood_body::understood;
 use crate::api::route::Call;
 use crate::refusals::{in_client_names, of_cloud, of_dialect};
 use crate::scheduling::Wish;
@@ -134,6 +135,7 @@ fn elsewhere(
         priority: peeked.priority.or(resolved.priority),
         deadline: peeked.budget.or(resolved.budget).map(in_a),
         keep_alive: None,
+        work: None,
     };
     Ok(Some(Elsewhere { wish, provider, model, headers: api_headers(&head.headers) }))
 }

@@ -30,7 +30,8 @@ use super::reshape::reshaped;
 use crate::api::admin::tasks;
 use crate::api::blocking::blocking;
 use crate::api::context::Context;
-use crate::api::inference::openai::{InferenceRoute, infer_translated, understand};
+use crate::api::inference::openai::{InferenceRoute, infer_translated};
+use crate::api::inference::understood_body::understand;
 use crate::api::route::Call;
 use crate::refusals::of_dialect;
 

@@ -1,23 +1,23 @@
 //! `POST /v1/chat/completions` and `/v1/completions`: from a body to a place in the queue, and from an answer to HTTP.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::request::Parts;
 use model_boss_cloud::OwnMessages;
 use model_boss_core::{RequestOutcome, Scheduler, Target};
 use model_boss_dialects::{AnswerKind, ContextWish, Names};
 use model_boss_host::clocks::in_a;
 use model_boss_http::body::{OpenBody, RequestBody};
-use model_boss_http::form::{FormBody, FormFiles};
+use model_boss_http::form::FormFiles;
 use model_boss_http::headers::THINKING;
-use model_boss_http::peek::{ANONYMOUS, BodyChanges, Peeked, ThinkingSource, peek};
+use model_boss_http::peek::{ANONYMOUS, Peeked};
 use model_boss_protocol::{ApiError, Category, ClientId, Priority, RequestId};
-use model_boss_tasks::{NameQuestion, Resolved};
+use model_boss_tasks::Resolved;
 use model_boss_traces::AskedFacts;
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::account::Account;
@@ -25,20 +25,19 @@ use super::adapted::RungAdapters;
 use super::allowance::TokenMeter;
 use super::answer::{Answer, Content, obtain};
 use super::answer_form::{AnswerForm, speech_form};
-use super::forward::{CloudAccess, Forward, ModelInBody};
+use super::forward::{CloudAccess, Forward};
 use super::marks::{Marks, piece_headers};
-use super::meant::{is_of, is_passed_to, name_model, own_category};
+use super::meant::{is_of, is_passed_to, own_category};
+use super::picture_work::picture_work;
 use super::reshape::PassedShape;
 use super::sound::SoundBody;
 use super::stream::{CommentTimes, Explanation, StreamBody};
+use super::understood_body::{UnderstoodBody, is_form, look, look_at_form};
 use super::usage::usage_in;
 use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::refusals::in_client_names;
 use crate::scheduling::{Ticket, Wish};
-
-/// The beginning of the content type of forms.
-const MULTIPART: &[u8] = b"multipart/";
 
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
@@ -247,7 +246,11 @@ async fn infer_shapes(
     let meter = TokenMeter::of(&context.clouds, &cloud.client, &resolved, body.len())?;
     let unknown_guard = resolved.unknown_guard.clone();
     let adapters = RungAdapters::new(&resolved, &context.catalog);
-    let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
+    let work = match (AnswerKind::of(path), &parts) {
+        (AnswerKind::Pictures, None) => picture_work(&body, params_of(&context, &resolved).as_ref()),
+        _ => None,
+    };
+    let (ticket, account) = submit(&context, peeked, resolved, category, (deadline, work));
     let account = account.metered(meter).traced(trace.clone());
     let (memory, limits) = (context.memory.clone(), context.limits.json());
     let forward = Forward {
@@ -274,6 +277,12 @@ async fn infer_shapes(
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// The fields that the manifest of the first model sets.
+fn params_of(context: &Context, resolved: &Resolved) -> Option<BTreeMap<String, Value>> {
+    let Target::Local(id) = &resolved.ladder().first.target else { return None };
+    context.catalog.current().get(id).map(|model| model.manifest.params.clone())
 }
 
 /// The name of the first model that may answer.
@@ -333,97 +342,12 @@ fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError 
     error
 }
 
-/// A body that was read.
-struct UnderstoodBody {
-    peeked: Peeked,
-    /// The body to forward.
-    body: Bytes,
-    parts: Option<Arc<FormBody>>,
-    /// The meaning of the request's names.
-    resolved: Resolved,
-    model_in_body: ModelInBody,
-}
-
-/// Reads model-boss's fields of a body, and the models that its client may use (TR-1, RC-24).
-pub(crate) fn understand(context: &Context, body: &OpenBody, head: &Parts) -> Result<(Peeked, Resolved), ApiError> {
-    understood(context, peek(body.bytes(), head, body.limits())?)
-}
-
-/// The meaning of a body's names.
-pub(super) fn understood(context: &Context, mut peeked: Peeked) -> Result<(Peeked, Resolved), ApiError> {
-    let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
-    let question = NameQuestion {
-        model: peeked.model.as_deref(),
-        task: peeked.task.as_deref(),
-        client,
-        no_fallback: peeked.no_fallback,
-    };
-    let resolved = context.tasks.resolve(&question, &context.catalog).inspect_err(|error| {
-        Account::open(&context.metrics, None).status(error.status());
-    })?;
-    Ok((peeked, resolved))
-}
-
-/// The fields for scheduling, the meaning of the names, and the body to forward.
-fn look(
-    context: &Context,
-    mut body: OpenBody,
-    head: &Parts,
-    only: Option<Category>,
-) -> Result<UnderstoodBody, ApiError> {
-    let mut peeked = peek(body.bytes(), head, body.limits())?;
-    let given = peeked.model.is_some();
-    name_model(context, &mut peeked, only)?;
-    let (peeked, resolved) = understood(context, peeked)?;
-    // A body that names its model is forwarded unchanged.
-    let named = match &resolved.ladder().first.target {
-        Target::Local(id) => given && resolved.is_plain() && peeked.model.as_deref() == Some(id.as_str()),
-        Target::Cloud { .. } => false,
-    };
-    let thinking = peeked.thinking.map(ThinkingSource::Request).or(resolved.thinking.map(ThinkingSource::Task));
-    let changes = BodyChanges { without_model: !named, defaults: resolved.params(), thinking };
-    if peeked.is_rewritten(&changes) {
-        body.rewrite(changes.size(), |body| peeked.forwarded(body, &changes))?;
-    }
-    let body = body.close().into_bytes();
-    Ok(UnderstoodBody {
-        peeked,
-        body,
-        parts: None,
-        resolved,
-        model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing },
-    })
-}
-
-/// Whether a request's body is a form.
-fn is_form(head: &Parts) -> bool {
-    let kind = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    kind.get(..MULTIPART.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(MULTIPART))
-}
-
-/// The same of a form, whose files are not copied.
-fn look_at_form(
-    context: &Context,
-    body: OpenBody,
-    (head, files): (&Parts, FormFiles),
-    only: Option<Category>,
-) -> Result<UnderstoodBody, ApiError> {
-    let (mut peeked, mut form) = FormBody::read(body.bytes(), head, (files, body.limits()))?;
-    name_model(context, &mut peeked, only)?;
-    let (peeked, resolved) = understood(context, peeked)?;
-    if let Some(defaults) = resolved.params() {
-        form.add_defaults(defaults);
-    }
-    let body = body.close().into_bytes();
-    Ok(UnderstoodBody { peeked, body, parts: Some(Arc::new(form)), resolved, model_in_body: ModelInBody::Missing })
-}
-
 fn submit(
     context: &Arc<Context>,
     peeked: Peeked,
     resolved: Resolved,
     category: Category,
-    deadline: Option<Instant>,
+    (deadline, work): (Option<Instant>, Option<u64>),
 ) -> (Ticket, Account) {
     let known = match &resolved.ladder().first.target {
         Target::Local(id) => context.catalog.current().get(id).map(|model| model.description.id.clone()),
@@ -436,6 +360,7 @@ fn submit(
         priority: peeked.priority.or(resolved.priority),
         deadline,
         keep_alive: peeked.keep_alive.or(resolved.keep_alive),
+        work,
     });
     (ticket, account)
 }

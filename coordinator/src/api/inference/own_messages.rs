@@ -12,7 +12,7 @@ use model_boss_protocol::ApiError;
 use serde_json::{Map, Value};
 
 use super::meant::is_passed_to;
-use super::openai::understood;
+use super::understood_body::understood;
 use crate::api::context::Context;
 
 /// A request that providers of its API can get as it is.

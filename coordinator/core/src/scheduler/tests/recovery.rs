@@ -56,6 +56,7 @@ fn lost_in_order(exit_first: bool) {
         priority: None,
         deadline: None,
         keep_alive: None,
+        work: None,
     };
     core.handle(s(0), Order::Submit(submission));
     core.handle(s(0), Event::LeaseGranted { slot });

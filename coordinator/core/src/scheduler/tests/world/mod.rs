@@ -254,6 +254,7 @@ impl World {
             priority: Some(Priority::new(priority).unwrap()),
             deadline: None,
             keep_alive: None,
+            work: None,
         };
         change(&mut submission);
         self.fates.insert(id, Fate::Waiting);
