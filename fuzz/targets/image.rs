@@ -1,5 +1,5 @@
-//! Pictures that clients send: decoding ends in a picture within its limits, or in an error. What was decoded is written
-//! without loss, and a mask of it has its size.
+//! Pictures that clients send: decoding ends in a picture within its limits, or in an error. A decoded picture is
+//! written without loss, and a mask of it has its size.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! RC-25: pictures through the coordinator. With fake workers: queue, forms, streams, jobs, disconnects. With tiny random
-//! pipelines in the real worker: the pictures of `diffusers`.
+//! RC-25: pictures through the coordinator. With fake workers: queue, forms, streams, jobs, disconnects. With tiny
+//! random pipelines in the real worker: the pictures of `diffusers`.
 
 use std::path::Path;
 

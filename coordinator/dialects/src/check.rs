@@ -190,12 +190,12 @@ struct JudgementsAnswer {
 
 #[derive(Deserialize)]
 struct PicturesAnswer {
-    data: Vec<PictureFields>,
+    data: Vec<AnsweredPicture>,
 }
 
 /// A picture, or where it is.
 #[derive(Deserialize)]
-struct PictureFields {
+struct AnsweredPicture {
     b64_json: Option<TextOnly>,
     url: Option<TextOnly>,
 }

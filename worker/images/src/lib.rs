@@ -1,5 +1,6 @@
-//! Images of requests and answers: `data:` URLs, limits that are checked before anything is decoded, decoding, pixels as
-//! models read them, and files of pictures that were painted. Nothing is fetched. The crate knows no model and no device.
+//! Images of requests and answers: `data:` URLs, limits that are checked before anything is decoded, decoding, pixels
+//! as models read them, and files of pictures that were painted. Nothing is fetched. The crate knows no model and no
+//! device.
 //!
 //! The way of an image: [`image_bytes`] of its URL, [`ImageHeader`] for its size, [`decode`] to [`RgbImage`], and
 //! [`PixelPlan`], from a model's `preprocessor_config.json`, to [`PixelPlanes`]. [`resize`] and [`crop_centre`] are the

@@ -53,8 +53,8 @@ impl Scheduler {
         Err(Refusal::new(RefusalReason::ColdStart, message).retry_after(estimate.load))
     }
 
-    /// The estimated wait and duration of an answer of this work by this model; `None` when the model is loaded, or when no time
-    /// was measured.
+    /// The estimated wait and duration of an answer of this work by this model; `None` when the model is loaded, or
+    /// when no time was measured.
     pub(super) fn cold_start(&self, model: ModelIndex, work: Option<u64>) -> Option<Estimate> {
         let known = &self.catalog[model];
         let loading_for = match known.serving.map(|slot| &self.pool[slot]) {
