@@ -86,6 +86,8 @@ pub const PIPELINE_CLASSES: &[&str] = &[
     "StableDiffusionXLPipeline",
     "StableDiffusionXLImg2ImgPipeline",
     "StableDiffusionXLInpaintPipeline",
+    "StableDiffusion3Pipeline",
+    "StableDiffusion3Img2ImgPipeline",
     "FluxPipeline",
     "FluxImg2ImgPipeline",
 ];

@@ -7,7 +7,7 @@ use model_boss_protocol::DeviceId;
 
 use super::component::PipelineFolder;
 use super::layers::misfit;
-use super::pipeline::{load_flux_painter, load_unet_painter};
+use super::pipeline::{load_flux_painter, load_sd3_painter, load_unet_painter};
 use crate::device;
 use crate::error::{LoadError, ModelError};
 
@@ -31,7 +31,8 @@ pub fn load_painter(
                 Ok(Box::new(painter) as Box<dyn Painter>)
             }
             PipelineKind::StableDiffusion3 => {
-                Err(misfit("model_index.json", format!("the pipeline '{}' is not known yet", folder.class())))
+                let painter = load_sd3_painter(&folder, (on, &device), progress)?;
+                Ok(Box::new(painter) as Box<dyn Painter>)
             }
         }
     };

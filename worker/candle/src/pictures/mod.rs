@@ -6,6 +6,7 @@ mod layers;
 mod load;
 mod pipeline;
 mod schedulers;
+mod sd3;
 mod streams;
 mod text;
 mod unet;
