@@ -22,6 +22,9 @@ use crate::pictures::text::{ClipEncoder, ClipSpec, ClipTokens, T5Tokens};
 use crate::pictures::vae::{Autoencoder, VaeSpec};
 use crate::speech::t5::{T5Encoder, T5Spec, T5Texts};
 
+/// The longest side in pixels, where there are places for it.
+const LONGEST_SIDE: usize = 4096;
+
 /// Tokens of prompts of requests that do not name their number.
 const USUAL_LENGTH: usize = 256;
 
@@ -137,7 +140,7 @@ fn info(components: Vec<PainterComponent>, spec: &Sd3Spec, vae: &VaeSpec, schedu
         weight_bytes: components.iter().map(|component| component.bytes).sum(),
         components,
         size_multiple: multiple,
-        longest_side: spec.places * multiple,
+        longest_side: LONGEST_SIDE.min(spec.places * multiple),
         usual_size: [side, side],
         usual_steps: 28,
         usual_guidance: 7.0,
