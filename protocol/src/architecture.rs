@@ -86,6 +86,10 @@ pub const PIPELINE_CLASSES: &[&str] = &[
     "StableDiffusionXLPipeline",
     "StableDiffusionXLImg2ImgPipeline",
     "StableDiffusionXLInpaintPipeline",
+    "StableDiffusion3Pipeline",
+    "StableDiffusion3Img2ImgPipeline",
+    "FluxPipeline",
+    "FluxImg2ImgPipeline",
 ];
 
 /// Bytes of activations for each pixel of a picture, at the most: 1,024 numbers of f32 in the last blocks of a decoder

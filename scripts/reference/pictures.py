@@ -42,7 +42,7 @@ from vits import FIXED, make_all, short
 OUT = Path(__file__).resolve().parents[2] / "worker" / "candle" / "tests" / "pictures"
 SPEC = dict(zero_centred=None, rules={
     r"token_embedding|shared|embed_tokens": FIXED(0, 0.8), r"position_embedding": FIXED(0, 0.3), r"norm\w*(\.\d+)?\.weight$|norm_[qk]\.weight|norm_added_[qk]\.weight": FIXED(1, 0.3), r"bias$": FIXED(0, 0.15),
-    r"to_[qk]|add_[qk]_proj": (None, dict(gain=1.6)), r"quant_conv|logvar": (None, dict(gain=1.0)), r"decoder\.conv_out": (None, dict(gain=0.6)), r"relative_attention_bias": FIXED(0, 0.5), r"weight$": (None, dict(gain=1.2)),
+    r"to_[qk]|add_[qk]_proj": (None, dict(gain=1.6)), r"quant_conv|logvar": (None, dict(gain=1.0)), r"decoder\.conv_out": (None, dict(gain=0.6)), r"relative_attention_bias": FIXED(0, 0.5), r"pos_embed$": FIXED(0, 0.4), r"weight$": (None, dict(gain=1.2)),
 })
 LETTERS = list("abcdefghijklmnopqrstuvwxyz'.,!0123456789")
 WORDS = ["a c", "ca t</w>", "o n</w>", "t h", "th e</w>", "c a", "b l", "u e</w>", "bl ue</w>", "d o", "do g</w>"]
@@ -50,6 +50,12 @@ TEXT = dict(hidden_size=24, intermediate_size=40, num_attention_heads=3, num_hid
 UNET = dict(sample_size=8, in_channels=4, out_channels=4, block_out_channels=(16, 24, 32), layers_per_block=1, norm_num_groups=8, cross_attention_dim=24, attention_head_dim=(2, 3, 4),
             down_block_types=("CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"))
 VAE = dict(in_channels=3, out_channels=3, block_out_channels=(8, 12, 16), down_block_types=("DownEncoderBlock2D",) * 3, up_block_types=("UpDecoderBlock2D",) * 3, layers_per_block=1, latent_channels=4, norm_num_groups=4, sample_size=32)
+FLOW = dict(num_train_timesteps=1000, shift=3.0)
+FLUX_FLOW = FLOW | dict(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, base_image_seq_len=16, max_image_seq_len=64)
+T5 = dict(d_model=28, d_kv=6, num_heads=3, d_ff=40, num_layers=2, feed_forward_proj="gated-gelu", relative_attention_num_buckets=8, relative_attention_max_distance=20)
+FLUX_VAE = dict(latent_channels=5, use_quant_conv=False, use_post_quant_conv=False, scaling_factor=0.36, shift_factor=0.11)
+FLUX = dict(in_channels=20, num_layers=2, num_single_layers=3, num_attention_heads=3, attention_head_dim=12, axes_dims_rope=(2, 4, 6), joint_attention_dim=28, pooled_projection_dim=24)
+SD3 = dict(sample_size=8, patch_size=2, in_channels=5, out_channels=5, num_layers=3, num_attention_heads=2, attention_head_dim=12, joint_attention_dim=44, caption_projection_dim=24, pooled_projection_dim=32, pos_embed_max_size=9)
 XL_SCHEDULER = {key: value for key, value in XL.items() if key != "_class_name"}
 PNDM = dict(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", num_train_timesteps=1000, set_alpha_to_one=False, skip_prk_steps=True, steps_offset=1, clip_sample=False)
 
@@ -84,6 +90,16 @@ CASES = {
     "xl-plain": case("xl", [ask(shown=True), ask(negative="the dog", seeds=(3, 4)), ask(guidance=0.0, steps=1), ask(clip_skip=1, scheduler="dpm++_2m_karras"), ask(image=5, strength=0.6, seeds=(3, 4))],
                      dict(unet=dict(cross_attention_dim=40, addition_embed_type="text_time", addition_time_embed_dim=8, projection_class_embeddings_input_dim=68, transformer_layers_per_block=(1, 2, 1), use_linear_projection=True, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
                                     up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D")), vae=dict(scaling_factor=0.13025), text={}, text_2=dict(hidden_size=16, num_attention_heads=4, hidden_act="gelu", num_hidden_layers=3)), scheduler=("EulerDiscreteScheduler", XL_SCHEDULER)),
+    "flux-dev": case("flux", [ask(shown=True), ask(most=20, seeds=(3, 4), guidance=1.5, width=48, height=24), ask(prompt="the cat " * 9, most=12, steps=3), ask(image=5, strength=0.5, most=20, shown=True), ask(image=6, strength=0.9, seeds=(1, 2), most=20)],
+                     dict(transformer=dict(guidance_embeds=True), vae=FLUX_VAE, text={}, t5={}), scheduler=("FlowMatchEulerDiscreteScheduler", FLUX_FLOW)),
+    "flux-schnell": case("flux", [ask(most=256, shown=True, steps=4), ask(guidance=0.0, most=16, steps=1, seeds=(1, 2)), ask(image=5, strength=1.0, most=16)],
+                         dict(transformer=dict(num_layers=1, num_single_layers=2, num_attention_heads=4, attention_head_dim=16, axes_dims_rope=(4, 4, 8), joint_attention_dim=16, pooled_projection_dim=32), vae=FLUX_VAE,
+                              text=dict(hidden_size=32, num_attention_heads=4, hidden_act="gelu", num_hidden_layers=3), t5=dict(d_model=16, feed_forward_proj="relu", num_layers=3, num_heads=2)), scheduler=("FlowMatchEulerDiscreteScheduler", FLOW | dict(shift=1.0, use_dynamic_shifting=False))),
+    "sd3-plain": case("sd3", [ask(shown=True), ask(negative="the dog", seeds=(3, 4), most=20, steps=3), ask(guidance=1.0, prompt="", most=20), ask(width=64, height=24, most=20), ask(clip_skip=1, most=20), ask(prompt="the cat " * 9, most=12, steps=3), ask(image=5, strength=0.5, most=20, shown=True)],
+                      dict(transformer={}, vae=FLUX_VAE, text={}, text_2=dict(hidden_size=16, num_attention_heads=4, hidden_act="gelu", num_hidden_layers=3, projection_dim=12), t5=dict(d_model=44)), scheduler=("FlowMatchEulerDiscreteScheduler", FLOW)),
+    "sd3-other": case("sd3", [ask(shown=True, most=20), ask(negative="the dog", seeds=(3, 4), most=1), ask(image=6, strength=0.7, most=20)],
+                      dict(transformer=dict(dual_attention_layers=(0, 1), qk_norm="rms_norm", num_layers=4, num_attention_heads=3, attention_head_dim=8), vae=FLUX_VAE | dict(shift_factor=0.0609, scaling_factor=0.5), text={},
+                           text_2=dict(hidden_size=16, num_attention_heads=4, hidden_act="gelu", num_hidden_layers=3, projection_dim=12), t5=None), scheduler=("FlowMatchEulerDiscreteScheduler", FLOW | dict(shift=1.5))),
 }
 
 
@@ -113,7 +129,32 @@ def xl(spec):
                                                unet=diffusers.UNet2DConditionModel(**(UNET | parts["unet"])), scheduler=scheduler, add_watermarker=False)
 
 
-PIPELINES = {"xl": (xl, diffusers.StableDiffusionXLPipeline, diffusers.StableDiffusionXLImg2ImgPipeline, diffusers.StableDiffusionXLInpaintPipeline), 
+def t5_tokenizer():
+    words = ["\u2581the", "\u2581cat", "\u2581a", "\u2581blue", "og", "at"]
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -3.0)] + [(letter, -4.0 - at / 50) for at, letter in enumerate(LETTERS)] + [(word, -2.0 - at / 20) for at, word in enumerate(words)]
+    return transformers.T5Tokenizer(vocab=pieces, extra_ids=0), len(pieces)
+
+
+def t5(sizes):
+    return transformers.T5EncoderModel(transformers.T5Config(**(T5 | dict(vocab_size=t5_tokenizer()[1], dropout_rate=0.0) | sizes)))
+
+
+def flux(spec):
+    parts = spec["parts"]
+    return diffusers.FluxPipeline(scheduler=diffusers.FlowMatchEulerDiscreteScheduler(**spec["scheduler"][1]), vae=diffusers.AutoencoderKL(**(VAE | parts["vae"])), text_encoder=clip(parts["text"]), tokenizer=tokenizer()[0],
+                                  text_encoder_2=t5(parts["t5"]), tokenizer_2=t5_tokenizer()[0], transformer=diffusers.FluxTransformer2DModel(**(FLUX | parts["transformer"])))
+
+
+def sd3(spec):
+    parts = spec["parts"]
+    third = dict(text_encoder_3=None, tokenizer_3=None) if parts["t5"] is None else dict(text_encoder_3=t5(parts["t5"]), tokenizer_3=t5_tokenizer()[0])
+    return diffusers.StableDiffusion3Pipeline(scheduler=diffusers.FlowMatchEulerDiscreteScheduler(**spec["scheduler"][1]), vae=diffusers.AutoencoderKL(**(VAE | parts["vae"])), text_encoder=clip(parts["text"], True), tokenizer=tokenizer()[0],
+                                              text_encoder_2=clip(parts["text_2"], True), tokenizer_2=tokenizer()[0], transformer=diffusers.SD3Transformer2DModel(**(SD3 | parts["transformer"])), **third)
+
+
+PIPELINES = {"flux": (flux, diffusers.FluxPipeline, diffusers.FluxImg2ImgPipeline, None),
+             "sd3": (sd3, diffusers.StableDiffusion3Pipeline, diffusers.StableDiffusion3Img2ImgPipeline, None),
+             "xl": (xl, diffusers.StableDiffusionXLPipeline, diffusers.StableDiffusionXLImg2ImgPipeline, diffusers.StableDiffusionXLInpaintPipeline), 
              "sd": (sd, diffusers.StableDiffusionPipeline, diffusers.StableDiffusionImg2ImgPipeline, diffusers.StableDiffusionInpaintPipeline)}
 
 
@@ -154,7 +195,7 @@ def masked(width, height):
 
 def paint(folder, spec, request, output):
     _, plain, begun, inpaint = PIPELINES[spec["kind"]]
-    pipe = plain.from_pretrained(folder)
+    pipe = plain.from_pretrained(folder, **(dict(text_encoder_3=None, tokenizer_3=None) if spec["kind"] == "sd3" and spec["parts"]["t5"] is None else {}))
     kind = inpaint if request["mask"] else begun if request["image"] else plain
     if kind is not plain:
         pipe = kind.from_pipe(pipe)
@@ -181,7 +222,9 @@ def paint(folder, spec, request, output):
     if request["mask"]:
         fields["mask_image"] = masked(**size)
     with torch.no_grad():
-        return pipe(**fields).images
+        images = pipe(**fields).images
+    # Their latent pictures are rows of patches.
+    return pipe._unpack_latents(images, request["height"], request["width"], pipe.vae_scale_factor) if spec["kind"] == "flux" and output == "latent" else images
 
 
 def painted(folder, spec):

@@ -29,6 +29,9 @@ const STEMS: [&str; 2] = ["diffusion_pytorch_model", "model"];
 /// The marks of files in single and in half precision.
 const PRECISIONS: [&str; 2] = ["", ".fp16"];
 
+/// Components that are made of convolutions, which are kept in f32 whatever their files have.
+const OF_CONVOLUTIONS: [&str; 2] = ["unet", "vae"];
+
 /// The side of a picture where nothing tells it.
 const UNKNOWN_SIDE: u64 = 1024;
 
@@ -52,8 +55,8 @@ pub(super) fn memory(source: &Path, files: &[ModelFile]) -> Option<(ByteCount, B
     for component in index.components() {
         let used = weights_in(&source.join(component), files);
         let Some((bytes, is_narrow)) = HeaderFacts::weights_and_width(&used) else { continue };
-        // Convolutions are kept in f32, whatever their files have.
-        weights = weights + if is_narrow { bytes + bytes } else { bytes };
+        let in_f32 = is_narrow && OF_CONVOLUTIONS.contains(&component);
+        weights = weights + if in_f32 { bytes + bytes } else { bytes };
     }
     (weights > ByteCount::ZERO).then(|| (weights, activations(&index, source)))
 }
@@ -123,18 +126,20 @@ mod tests {
         let read = || memory(folder.path(), &model_files(folder.path()));
         assert_eq!(read(), None);
         let index = r#"{"_class_name":"StableDiffusionPipeline","_diffusers_version":"0.35.0","safety_checker":[null,null],
-            "unet":["diffusers","UNet2DConditionModel"],"vae":["diffusers","AutoencoderKL"],"tokenizer":["transformers","CLIPTokenizer"]}"#;
+            "text_encoder":["transformers","CLIPTextModel"],"unet":["diffusers","UNet2DConditionModel"],"vae":["diffusers","AutoencoderKL"],"tokenizer":["transformers","CLIPTokenizer"]}"#;
         std::fs::write(path("model_index.json"), index).unwrap();
         assert_eq!(read(), None, "without weights nothing is known");
         tensor(&path("unet/diffusion_pytorch_model.safetensors"), "F32", 100);
         tensor(&path("unet/diffusion_pytorch_model.fp16.safetensors"), "F16", 100);
         tensor(&path("unet/diffusion_pytorch_model.non_ema.safetensors"), "F32", 100);
         tensor(&path("vae/diffusion_pytorch_model.fp16.safetensors"), "F16", 10);
+        tensor(&path("text_encoder/model-00001-of-00002.fp16.safetensors"), "F16", 30);
+        tensor(&path("text_encoder/model-00002-of-00002.fp16.safetensors"), "F16", 10);
         tensor(&path("v1-5-pruned.safetensors"), "F32", 1000);
         tensor(&path("safety_checker/model.safetensors"), "F32", 1000);
         std::fs::write(path("unet/config.json"), r#"{"sample_size":64}"#).unwrap();
         std::fs::write(path("vae/config.json"), r#"{"block_out_channels":[128,256,512,512]}"#).unwrap();
         let picture = ByteCount(512 * 512 * PICTURE_BYTES_PER_PIXEL);
-        assert_eq!(read(), Some((ByteCount(400 + 40), picture)));
+        assert_eq!(read(), Some((ByteCount(400 + 40 + 80), picture)));
     }
 }

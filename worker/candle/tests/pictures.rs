@@ -190,6 +190,86 @@ fn rc_25_pictures_of_xl_are_those_of_diffusers() {
 }
 
 #[test]
+fn rc_25_pictures_of_flux_dev_are_those_of_diffusers() {
+    check("flux-dev");
+}
+
+#[test]
+fn rc_25_pictures_of_flux_schnell_are_those_of_diffusers() {
+    check("flux-schnell");
+}
+
+#[test]
+fn rc_25_pictures_of_stable_diffusion_3_are_those_of_diffusers() {
+    check("sd3-plain");
+}
+
+#[test]
+fn rc_25_pictures_of_stable_diffusion_3_5_without_t5_are_those_of_diffusers() {
+    check("sd3-other");
+}
+
+#[test]
+fn rc_25_pictures_of_stable_diffusion_3_have_limits_that_are_told_by_name() {
+    let case = case("sd3-plain");
+    let (_folder, painter) = case.load();
+    let info = painter.info();
+    assert_eq!((info.size_multiple, info.usual_size, info.longest_side), (8, [32, 32], 72));
+    assert!(info.takes_negative_prompt && info.takes_image && !info.takes_mask);
+    assert_eq!(info.components.len(), 5);
+    let good = case.painted[0].request();
+    let refused = |request: PictureRequest, field: &str, word: &str| match painter.start(&request) {
+        Err(PaintError::Refused { field: named, why }) => {
+            assert!(named == field && why.contains(word), "{named}: {why}")
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("{word} was taken"),
+    };
+    refused(PictureRequest { width: 80, ..good.clone() }, "size", "width of 80");
+    refused(PictureRequest { max_sequence_length: Some(0), ..good.clone() }, "max_sequence_length", "is 0");
+    refused(PictureRequest { clip_skip: Some(2), ..good }, "clip_skip", "leaves out 3");
+    let folder = case.write();
+    let mut config = case.files["transformer/config.json"].clone();
+    config["pooled_projection_dim"] = json!(33);
+    std::fs::write(folder.path().join("transformer/config.json"), config.to_string()).unwrap();
+    let Err(error) = load_painter(folder.path(), &DeviceId::Cpu, &mut |_| {}) else { panic!("33 was taken") };
+    assert!(error.to_string().contains("vectors of texts of 33"), "{error}");
+}
+
+#[test]
+fn rc_25_pictures_of_flux_have_limits_that_are_told_by_name() {
+    let case = case("flux-dev");
+    let (_folder, painter) = case.load();
+    let info = painter.info();
+    assert_eq!((info.size_multiple, info.usual_size, info.usual_steps), (8, [512, 512], 28));
+    assert_eq!((info.usual_guidance, info.takes_negative_prompt, info.takes_mask), (3.5, false, false));
+    assert_eq!(info.schedulers, ["flow_match_euler"]);
+    assert_eq!(info.components.len(), 4);
+    let good = case.painted[0].request();
+    let refused = |request: PictureRequest, field: &str, word: &str| match painter.start(&request) {
+        Err(PaintError::Refused { field: named, why }) => {
+            assert!(named == field && why.contains(word), "{named}: {why}")
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("{word} was taken"),
+    };
+    refused(PictureRequest { width: 44, ..good.clone() }, "size", "width of 44");
+    refused(PictureRequest { max_sequence_length: Some(513), ..good.clone() }, "max_sequence_length", "is 513");
+    refused(PictureRequest { scheduler: Some("euler".to_owned()), ..good.clone() }, "scheduler", "does not fit");
+    refused(PictureRequest { steps: 0, ..good.clone() }, "steps", "0 steps");
+    refused(PictureRequest { clip_skip: Some(1), ..good.clone() }, "clip_skip", "left out");
+    let beginning = Some(BeginningImage { image: beginning(1, 20, 30), strength: 0.5, mask: Some(masked(20, 30)) });
+    refused(PictureRequest { beginning, ..good }, "mask", "anew");
+    let folder = case.write();
+    let path = folder.path().join("transformer/config.json");
+    let mut config = case.files["transformer/config.json"].clone();
+    config["joint_attention_dim"] = json!(30);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let Err(error) = load_painter(folder.path(), &DeviceId::Cpu, &mut |_| {}) else { panic!("30 was taken") };
+    assert!(error.to_string().contains("texts in rows of 30"), "{error}");
+}
+
+#[test]
 fn rc_25_pictures_do_not_change_with_those_beside_them_and_a_request_ends_between_steps() {
     let case = case("sd-plain");
     let (_folder, painter) = case.load();

@@ -145,6 +145,11 @@ pub(crate) struct LayerNorm {
 }
 
 impl LayerNorm {
+    /// A norm of a weight and a bias.
+    pub(crate) fn new(weight: Tensor, bias: Tensor, eps: f32) -> Self {
+        Self { weight, bias, eps }
+    }
+
     /// A norm without learned numbers.
     pub(crate) fn plain(like: &Tensor, width: usize, eps: f32) -> Result<Self> {
         let weight = Tensor::ones(width, like.dtype(), like.device())?;

@@ -7,7 +7,7 @@ use model_boss_protocol::DeviceId;
 
 use super::component::PipelineFolder;
 use super::layers::misfit;
-use super::pipeline::load_unet_painter;
+use super::pipeline::{load_flux_painter, load_sd3_painter, load_unet_painter};
 use crate::device;
 use crate::error::{LoadError, ModelError};
 
@@ -26,8 +26,13 @@ pub fn load_painter(
                 let painter = load_unet_painter(&folder, kind, (on, &device), progress)?;
                 Ok(Box::new(painter) as Box<dyn Painter>)
             }
-            PipelineKind::StableDiffusion3 | PipelineKind::Flux => {
-                Err(misfit("model_index.json", format!("the pipeline '{}' is not known yet", folder.class())))
+            PipelineKind::Flux => {
+                let painter = load_flux_painter(&folder, (on, &device), progress)?;
+                Ok(Box::new(painter) as Box<dyn Painter>)
+            }
+            PipelineKind::StableDiffusion3 => {
+                let painter = load_sd3_painter(&folder, (on, &device), progress)?;
+                Ok(Box::new(painter) as Box<dyn Painter>)
             }
         }
     };

@@ -34,6 +34,26 @@ pub(super) struct MaskedLatent {
     pub(super) picture: Vec<f32>,
 }
 
+/// The way in which pipelines take a share of the steps, and draw for the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BeginningRule {
+    /// Whole steps are made, and each picture is begun with one of its own that may be.
+    Diffusion,
+    /// Whole steps are left out, and all begin with one that the first generator draws.
+    Flow,
+}
+
+impl BeginningRule {
+    /// The first of so many steps.
+    fn first(self, steps: usize, strength: f64) -> usize {
+        let made = (steps as f64 * strength).min(steps as f64);
+        match self {
+            Self::Diffusion => steps - made as usize,
+            Self::Flow => (steps as f64 - made).max(0.0) as usize,
+        }
+    }
+}
+
 /// The sizes of a request, and the channels that the model reads.
 #[derive(Clone, Copy)]
 pub(super) struct BeginningForm<'a> {
@@ -43,6 +63,7 @@ pub(super) struct BeginningForm<'a> {
     /// Whether the model reads a mask and a masked picture beside the latent one.
     pub(super) reads_mask: bool,
     pub(super) steps: usize,
+    pub(super) rule: BeginningRule,
 }
 
 fn refused<T>(field: &'static str, why: impl Into<String>) -> Result<T, PaintError> {
@@ -71,9 +92,8 @@ impl BeginningForm<'_> {
         if !(0.0..=1.0).contains(&given.strength) {
             return refused("strength", format!("'strength' is {}; it is from 0 to 1", given.strength));
         }
-        let made = ((self.steps as f64 * given.strength) as usize).min(self.steps);
-        let first = self.steps - made;
-        if made == 0 || first >= solver.times().len() {
+        let first = self.rule.first(self.steps, given.strength);
+        if first >= self.steps.min(solver.times().len()) {
             return refused(
                 "strength",
                 format!("a strength of {} leaves none of {} steps", given.strength, self.steps),
@@ -90,9 +110,13 @@ impl BeginningForm<'_> {
             None if self.reads_mask => refused("mask", "this model paints parts of a picture anew: give a mask"),
             None => {
                 let posterior = computed(self.vae.encode(&numbers, [self.size[1], self.size[0]]))?;
-                let one = posterior.len();
-                let drawn = noise.draw();
-                let picture: Vec<f32> = drawn.chunks_exact(one).flat_map(|noise| posterior.with(noise)).collect();
+                let picture: Vec<f32> = match self.rule {
+                    BeginningRule::Diffusion => {
+                        let drawn = noise.draw();
+                        drawn.chunks_exact(posterior.len()).flat_map(|noise| posterior.with(noise)).collect()
+                    }
+                    BeginningRule::Flow => posterior.with(&noise.draw_first()).repeat(noise.pictures()),
+                };
                 let latents = solver.noised(first, &self.scaled(picture), &noise.draw());
                 Ok(Beginning { latents, first, kept: None, masked: None })
             }

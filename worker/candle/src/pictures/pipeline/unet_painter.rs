@@ -9,7 +9,7 @@ use model_boss_engine::{
 use model_boss_protocol::{DeviceId, PICTURE_BYTES_PER_PIXEL};
 use serde_json::Value;
 
-use super::beginning::{BeginningForm, MaskedLatent};
+use super::beginning::{BeginningForm, BeginningRule, MaskedLatent};
 use super::latent_noise::LatentNoise;
 use super::latent_painting::{LatentModel, LatentPainting, on_threads};
 use super::unet_prompts::UnetPrompts;
@@ -206,7 +206,8 @@ impl Painter for UnetPainter {
         let one = self.vae.spec().latent_channels * latent[0] * latent[1];
         let mut noise = LatentNoise::new(&request.seeds, one);
         let reads_mask = self.info.needs_mask;
-        let form = BeginningForm { vae: &self.vae, size, reads_mask, steps: request.steps };
+        let rule = BeginningRule::Diffusion;
+        let form = BeginningForm { vae: &self.vae, size, reads_mask, steps: request.steps, rule };
         let mut beginning = match &request.beginning {
             Some(given) => {
                 let begun = || Ok(form.image(given, solver.as_ref(), &mut noise));

@@ -6,6 +6,7 @@ use model_boss_engine::text::{SpecialTokens, Text, Tokenizer};
 use model_boss_weights::read_small_file;
 use serde_json::{Value, json};
 
+use super::token_names::TokenNames;
 use crate::error::ModelError;
 use crate::pictures::component::PipelineFolder;
 use crate::pictures::layers::misfit;
@@ -38,15 +39,8 @@ impl ClipTokens {
         component: &str,
         vocabulary: usize,
     ) -> Result<Self, ModelError> {
-        let settings = folder.json_if_there(component, "tokenizer_config.json")?.unwrap_or_default();
-        let map = folder.json_if_there(component, "special_tokens_map.json")?.unwrap_or_default();
-        let named = |name: &str| {
-            let of = |settings: &Value| {
-                let value = settings.get(name)?;
-                value.as_str().or_else(|| value.get("content").and_then(Value::as_str)).map(str::to_owned)
-            };
-            of(&settings).or_else(|| of(&map))
-        };
+        let names = TokenNames::read(folder, component)?;
+        let named = |name: &str| names.of(name);
         let end_text = named("eos_token").unwrap_or_else(|| END.to_owned());
         let begin = named("bos_token").unwrap_or_else(|| BEGIN.to_owned());
         let path = folder.folder(component);
@@ -62,7 +56,7 @@ impl ClipTokens {
         };
         let end = id(&end_text)?;
         let fill = named("pad_token").map_or(Ok(end), |fill| id(&fill))?;
-        let length = settings.get("model_max_length").and_then(Value::as_f64).filter(|length| *length < 65_536.0);
+        let length = names.setting("model_max_length").and_then(Value::as_f64).filter(|length| *length < 65_536.0);
         let length = length.map_or(USUAL_LENGTH, |length| length as usize);
         if length < 2 {
             return Err(misfit(component, format!("model_max_length is {length}")));

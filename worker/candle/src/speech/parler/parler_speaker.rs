@@ -26,7 +26,7 @@ use crate::matrix::target::WeightTarget;
 use crate::read::reader::WeightReader;
 use crate::speech::codec::Dac;
 use crate::speech::drawing::CodeDraw;
-use crate::speech::t5::T5Encoder;
+use crate::speech::t5::{T5Encoder, T5Texts};
 use crate::speech::weights::SpeechWeights;
 
 /// Characters of a part: well below the thirty seconds that the model was trained on.
@@ -72,7 +72,7 @@ pub(in crate::speech) fn load(
     let expected = files.paths().iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
     let mut reader = WeightReader::new(&files, &target, expected, progress);
     let mut weights = SpeechWeights { reader: &mut reader, device };
-    let encoder = T5Encoder::read(&mut weights, "text_encoder", &spec.text, &target)?;
+    let encoder = T5Encoder::read(&mut weights, "text_encoder.", (&spec.text, T5Texts::Short), &target)?;
     let [width, from] = [spec.decoder.width, spec.text.d_model];
     let widened = if width == from { None } else { Some(weights.product("enc_to_dec_proj", [width, from])?) };
     let writer = FrameWriter::read(&mut weights, &spec, &target)?;

@@ -102,7 +102,7 @@ impl ParlerSpec {
             return Err(malformed(format!("it has parts of the kinds '{text}' and '{audio}'; t5 and dac are read")));
         }
         let spec = Self {
-            text: T5Spec::from_config(config.text_encoder)?,
+            text: T5Spec::from_config("text_encoder", config.text_encoder)?,
             codec: DacSpec::from_config(config.audio_encoder)?,
             decoder: config.decoder,
             prompt_tokens: config.vocab_size,

@@ -3,5 +3,5 @@
 mod t5_encoder;
 mod t5_spec;
 
-pub(crate) use t5_encoder::T5Encoder;
+pub(crate) use t5_encoder::{T5Encoder, T5Texts};
 pub(crate) use t5_spec::T5Spec;

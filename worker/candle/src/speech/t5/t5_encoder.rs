@@ -13,6 +13,15 @@ use crate::matrix::target::WeightTarget;
 use crate::spec::Activation;
 use crate::speech::weights::SpeechWeights;
 
+/// The texts of an encoder, by which the form of its matrices is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum T5Texts {
+    /// A few tokens.
+    Short,
+    /// Hundreds of tokens.
+    Long,
+}
+
 /// An encoder with its weights.
 pub(crate) struct T5Encoder {
     tokens: Matrix,
@@ -43,23 +52,23 @@ struct T5Layer {
 }
 
 impl T5Encoder {
-    /// Reads the encoder below a path.
+    /// Reads the encoder whose names begin so.
     pub(crate) fn read(
         weights: &mut SpeechWeights<'_, '_>,
-        path: &str,
-        spec: &T5Spec,
+        prefix: &str,
+        (spec, texts): (&T5Spec, T5Texts),
         target: &WeightTarget,
     ) -> Result<Self, ModelError> {
-        let names = [format!("{path}.shared.weight"), format!("{path}.encoder.embed_tokens.weight")];
+        let names = [format!("{prefix}shared.weight"), format!("{prefix}encoder.embed_tokens.weight")];
         let name = if weights.has(&names[0]) { &names[0] } else { &names[1] };
         let tokens = weights.rows(name, [spec.vocab_size, spec.d_model])?;
-        let block = |at: usize| format!("{path}.encoder.block.{at}");
-        let layers = (0..spec.num_layers).map(|at| T5Layer::read(weights, &block(at), spec));
+        let block = |at: usize| format!("{prefix}encoder.block.{at}");
+        let layers = (0..spec.num_layers).map(|at| T5Layer::read(weights, &block(at), (spec, texts)));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
         let buckets = spec.buckets();
         let name = format!("{}.layer.0.SelfAttention.relative_attention_bias.weight", block(0));
         let distances = weights.tensor(&name, &[buckets.all(), spec.num_heads])?;
-        let norm = weights.norm(&format!("{path}.encoder.final_layer_norm"), spec.d_model, spec.norm())?;
+        let norm = weights.norm(&format!("{prefix}encoder.final_layer_norm"), spec.d_model, spec.norm())?;
         let (heads, vocabulary) = (spec.num_heads, spec.vocab_size);
         Ok(Self { tokens, layers, distances, buckets, norm, target: target.clone(), heads, vocabulary })
     }
@@ -81,12 +90,19 @@ impl T5Encoder {
 }
 
 impl T5Layer {
-    fn read(weights: &mut SpeechWeights<'_, '_>, path: &str, spec: &T5Spec) -> Result<Self, ModelError> {
+    fn read(
+        weights: &mut SpeechWeights<'_, '_>,
+        path: &str,
+        (spec, texts): (&T5Spec, T5Texts),
+    ) -> Result<Self, ModelError> {
         let (width, inner, attended) = (spec.d_model, spec.d_ff, spec.num_heads * spec.d_kv);
         let (activation, gated) = spec.feed_forward()?;
         let norm = weights.norm(&format!("{path}.layer.0.layer_norm"), width, spec.norm())?;
         let feed_norm = weights.norm(&format!("{path}.layer.1.layer_norm"), width, spec.norm())?;
-        let mut product = |name: &str, shape| weights.product(&format!("{path}.layer.{name}"), shape);
+        let mut product = |name: &str, shape| {
+            let linear = weights.product(&format!("{path}.layer.{name}"), shape)?;
+            if texts == T5Texts::Long { weights.made(linear.in_panels()) } else { Ok(linear) }
+        };
         let mut attention = |name: &str, shape| product(&format!("0.SelfAttention.{name}"), shape);
         let (query, key) = (attention("q", [attended, width])?, attention("k", [attended, width])?);
         let (value, out) = (attention("v", [attended, width])?, attention("o", [width, attended])?);

@@ -46,16 +46,16 @@ impl Default for T5Spec {
 }
 
 impl T5Spec {
-    /// Reads a configuration.
-    pub(crate) fn from_config(config: Value) -> Result<Self, ModelError> {
-        let spec: Self = serde_json::from_value(config).map_err(|error| malformed(format!("text_encoder: {error}")))?;
+    /// Reads the configuration of a part with this name.
+    pub(crate) fn from_config(part: &str, config: Value) -> Result<Self, ModelError> {
+        let spec: Self = serde_json::from_value(config).map_err(|error| malformed(format!("{part}: {error}")))?;
         let sizes = [spec.vocab_size, spec.d_model, spec.d_kv, spec.d_ff, spec.num_layers, spec.num_heads];
         if sizes.iter().any(|size| !(1..=MOST).contains(size)) {
-            return Err(malformed(format!("text_encoder: its sizes are from 1 to {MOST}")));
+            return Err(malformed(format!("{part}: its sizes are from 1 to {MOST}")));
         }
         let (buckets, farthest) = (spec.relative_attention_num_buckets, spec.relative_attention_max_distance);
         if buckets < 4 || buckets % 4 != 0 || buckets > MOST || farthest <= buckets / 4 {
-            return Err(malformed(format!("text_encoder: {buckets} buckets of distances up to {farthest} are none")));
+            return Err(malformed(format!("{part}: {buckets} buckets of distances up to {farthest} are none")));
         }
         spec.feed_forward()?;
         Ok(spec)
