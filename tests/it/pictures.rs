@@ -194,7 +194,7 @@ fn apart(ours: &Value, theirs: &Value) -> f64 {
 #[tokio::test]
 async fn jb_2_pictures_through_the_coordinator_are_those_of_diffusers() {
     let sandbox = Sandbox::new();
-    let names = ["sd-plain", "xl-plain", "sd-inpaint"];
+    let names = ["sd-plain", "xl-plain", "sd-inpaint", "flux-dev", "flux-schnell", "sd3-plain", "sd3-other"];
     let cases = names.map(|name| (name, pipeline(&sandbox, name, "backend = \"diffusers\"")));
     let boss = sandbox.start_with_real_worker().await;
     let mut compared = 0;
@@ -208,15 +208,18 @@ async fn jb_2_pictures_through_the_coordinator_are_those_of_diffusers() {
             let answer = if painted["image"].is_null() {
                 let mut body = json!({ "model": name, "prompt": painted["prompt"], "size": shape, "n": seeds.len(),
                     "seed": seeds[0], "steps": painted["steps"], "guidance_scale": painted["guidance"] });
-                if !painted["negative"].is_null() {
-                    body["negative_prompt"] = painted["negative"].clone();
+                for (field, value) in [("negative_prompt", "negative"), ("max_sequence_length", "most")] {
+                    if !painted[value].is_null() {
+                        body[field] = painted[value].clone();
+                    }
                 }
                 boss.client().post(GENERATIONS, &body).await
             } else {
                 let [image, mask] = begun(painted["image"].as_u64().unwrap() as usize, size);
                 let (prompt, steps) = (text("prompt"), painted["steps"].to_string());
                 let (guidance, strength) = (painted["guidance"].to_string(), painted["strength"].to_string());
-                let fields = [
+                let most = painted["most"].to_string();
+                let mut fields = vec![
                     ("model", *name),
                     ("prompt", &prompt),
                     ("seed", &first),
@@ -225,6 +228,7 @@ async fn jb_2_pictures_through_the_coordinator_are_those_of_diffusers() {
                     ("guidance_scale", &guidance),
                     ("strength", &strength),
                 ];
+                fields.extend((!painted["most"].is_null()).then_some(("max_sequence_length", most.as_str())));
                 let mut files = vec![("image", image.as_slice())];
                 files.extend((painted["mask"] == true).then_some(("mask", mask.as_slice())));
                 form(&boss, EDITS, &fields, &files).await
@@ -241,7 +245,7 @@ async fn jb_2_pictures_through_the_coordinator_are_those_of_diffusers() {
             }
         }
     }
-    assert_eq!(compared, 7);
+    assert_eq!(compared, 13);
     let shown = boss.read("/v1/models/xl-plain").await;
     assert_eq!(shown["category"], "diffusion", "{shown}");
     boss.finish().await;
