@@ -125,9 +125,15 @@ pub(crate) async fn run(words: impl Iterator<Item = String>, processor: &str) ->
     ExitCode::SUCCESS
 }
 
-/// The most memory that the worker had at any time, in bytes.
+/// The most memory that the worker had at any time, in bytes. The slot's process is its guard, and the worker a child.
 fn peak_of_worker(slots: &Value) -> Option<u64> {
     let pid = slots["slots"].as_array()?.iter().find_map(|slot| slot["pid"].as_u64())?;
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let all = std::iter::once(pid.to_string()).chain(children.split_whitespace().map(str::to_owned));
+    all.filter_map(|pid| peak_of(&pid)).max()
+}
+
+fn peak_of(pid: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
