@@ -269,6 +269,15 @@ mod tests {
         assert_eq!(judge(r#"{"model_type":"qwen3","architectures":["Qwen3ForCausalLM"]}"#), None);
         assert_eq!(judge(r#"{"model_type":"qwen3","architectures":["Qwen3Model"]}"#), None);
         assert!(judge(r#"{"model_type":"x","architectures":["Unknown"]}"#).unwrap().contains("'x'"));
-        assert!(candle_lacks(Category::Diffusion, folder.path(), &[]).unwrap().contains("diffusion"));
+        let painter = || candle_lacks(Category::Diffusion, folder.path(), &model_files(folder.path()));
+        std::fs::write(folder.path().join("model.safetensors"), "x").unwrap();
+        assert!(painter().unwrap().contains("model_index.json"));
+        let pipeline = |class: &str| {
+            let index = format!("{{\"_class_name\":\"{class}\"}}");
+            std::fs::write(folder.path().join("model_index.json"), index).unwrap();
+            painter()
+        };
+        assert_eq!(pipeline("FluxPipeline"), None);
+        assert!(pipeline("KolorsPipeline").unwrap().contains("'KolorsPipeline'"));
     }
 }

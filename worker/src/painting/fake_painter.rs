@@ -15,7 +15,7 @@ pub(crate) struct FakePainter {
     control: FakePainterControl,
 }
 
-/// What a test may do with a painter, and see of it.
+/// The handle by which a test controls a painter and sees its requests.
 #[derive(Clone, Default)]
 pub(crate) struct FakePainterControl {
     /// Steps until a failure.

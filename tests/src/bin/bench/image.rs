@@ -1,6 +1,6 @@
 //! `scripts/bench image`: the time of a picture and of its steps, over HTTP, beside `diffusers` in a process of its
-//! own. Both take turns in every round, with the same weights, sizes and steps. The worker's memory is compared with its
-//! weights and the activations that its lease has.
+//! own. Both take turns in every round, with the same weights, sizes and steps. The worker's memory is compared with
+//! its weights and the activations that its lease has.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

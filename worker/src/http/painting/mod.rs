@@ -1,5 +1,5 @@
-//! `POST /v1/images/generations` and `/v1/images/edits`, as OpenAI's API has them, with the fields of `diffusers` beside
-//! its own.
+//! `POST /v1/images/generations` and `/v1/images/edits`, as OpenAI's API has them, with the fields of `diffusers`
+//! beside its own.
 
 mod answer;
 mod edit;

@@ -106,7 +106,7 @@ async fn rc_25_bad_fields_are_refused_by_name() {
         let answer = rig.post(GENERATIONS, &asked).await;
         assert_eq!(answer.error(), (400, code.to_owned(), field.to_owned()), "{field}: {value}");
     }
-    // What leaves a field as it is, is no wish.
+    // A value that leaves a field as it is, is no wish.
     let mut asked = json!({ "prompt": "a cat", "prompt_weighting": false, "background": "auto", "strength": null });
     asked["output_format"] = json!("webp");
     asked["output_compression"] = json!(100);
