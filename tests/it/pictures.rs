@@ -246,6 +246,9 @@ async fn jb_2_pictures_through_the_coordinator_are_those_of_diffusers() {
         }
     }
     assert_eq!(compared, 13);
+    let negative = json!({ "model": "flux-schnell", "prompt": "a cat", "negative_prompt": "dogs" });
+    let refused = boss.client().post(GENERATIONS, &negative).await;
+    assert_eq!(refused.json()["error"]["param"], "negative_prompt", "{refused:?}");
     let shown = boss.read("/v1/models/xl-plain").await;
     assert_eq!(shown["category"], "diffusion", "{shown}");
     boss.finish().await;

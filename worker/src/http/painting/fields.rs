@@ -102,6 +102,10 @@ impl PictureFields {
             );
             return Err(ApiError::invalid("size", message));
         }
+        if !info.takes_negative_prompt && self.negative_prompt.as_ref().is_some_and(|text| !text.is_empty()) {
+            let message = "this model does not read a text of what shall not be seen: leave 'negative_prompt' out";
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("negative_prompt"));
+        }
         let prompt = self.prompt.clone().ok_or_else(|| ApiError::invalid("prompt", "'prompt' is missing"))?;
         let first = self.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
         Ok(PictureRequest {
